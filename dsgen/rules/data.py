@@ -1,0 +1,64 @@
+"""Training text and tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsgen.rules.registry import Problem, rule
+from dsgen.rules.view import View
+
+BYTE_TOKENS = 256
+SUFFIXES = (".txt", ".jsonl", ".parquet")
+
+
+@rule("DAT001")
+def one_source(view: View) -> Iterator[Problem]:
+    """Not exactly one of data.files and data.builtin is given."""
+    if not view.has_data:
+        return
+    if (view.data_files is None) == (view.data_builtin is None):
+        said = "both files and builtin are given" if view.data_files is not None else "neither files nor builtin is given"
+        yield Problem(path="data", message=f"{said}: the training text is not decided", help="give exactly one")
+    elif view.data_files is not None and not view.data_files:
+        yield Problem(path="data.files", message="the list of files is empty", help="name at least one file")
+
+
+@rule("DAT002")
+def files_are_readable_kinds(view: View) -> Iterator[Problem]:
+    """A data file of a kind that is not read. A glob without an ending is left to the run."""
+    for index, name in enumerate(view.data_files or ()):
+        base = name.replace("\\", "/").rpartition("/")[2]
+        suffix = base[base.rfind(".") :] if "." in base else ""
+        if suffix and "*" not in suffix and suffix not in SUFFIXES:
+            yield Problem(
+                path=f"data.files[{index}]",
+                message=f"{name!r} is of a kind that is not read ({suffix})",
+                help=f"use {', '.join(SUFFIXES)}",
+            )
+        if not name.strip():
+            yield Problem(path=f"data.files[{index}]", message="an empty name", help="name a file")
+
+
+@rule("DAT003")
+def builtin_text_is_plain(view: View) -> Iterator[Problem]:
+    """The built-in text has no prompts and answers."""
+    if view.data_builtin is not None and view.data_mode == "instruction":
+        yield Problem(
+            path="data.mode",
+            message="the built-in text has no prompts and answers",
+            help="write packed, or give files with prompts and answers",
+        )
+
+
+@rule("DAT004")
+def bytes_fit_the_vocabulary(view: View) -> Iterator[Problem]:
+    """Byte tokens need 256 ids; a smaller vocabulary would index past the embedding."""
+    if view.tokenizer != "bytes" or view.architecture is None:
+        return
+    if view.architecture.vocabulary_size < BYTE_TOKENS:
+        yield Problem(
+            path="tokenizer",
+            message=f"byte tokens need a vocabulary of {BYTE_TOKENS}, {view.architecture.name} has "
+            f"{view.architecture.vocabulary_size}",
+            help=f"give the model a vocab_size of at least {BYTE_TOKENS}",
+        )

@@ -1,0 +1,97 @@
+"""Devices, nodes and hosts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from dsgen.findings import Severity
+from dsgen.rules.registry import Problem, rule
+from dsgen.rules.view import View
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
+
+
+@rule("HWD001")
+def nodes_match_hosts(view: View) -> Iterator[Problem]:
+    """The number of nodes is not the number of hosts."""
+    if view.hosts is None or view.nodes is None or len(view.hosts) == view.nodes:
+        return
+    yield Problem(
+        path="hardware.hosts",
+        message=f"{len(view.hosts)} hosts are named for {view.nodes} nodes",
+        help="name one host per node, or leave nodes out",
+    )
+
+
+@rule("HWD002")
+def node_has_the_devices(view: View) -> Iterator[Problem]:
+    """More devices per node than a server of that kind has."""
+    limit = view.device.devices_per_server if view.device else None
+    if limit is None or view.per_node is None or view.per_node <= limit:
+        return
+    yield Problem(
+        path="hardware.per_node",
+        message=f"a server holds {limit} {view.device.id}, not {view.per_node}",  # type: ignore[union-attr]
+        help=f"write at most {limit} and take more nodes",
+    )
+
+
+@rule("HWD003", Severity.WARNING)
+def dies_come_in_pairs(view: View) -> Iterator[Problem]:
+    """An odd number of A3 dies: two dies share a package and are allocated together."""
+    if view.device is None or view.device.generation != "A3" or not view.per_node or view.per_node % 2 == 0:
+        return
+    yield Problem(
+        path="hardware.per_node",
+        message=f"{view.per_node} dies: on A3 two dies share a package and schedulers hand out whole packages",
+        help="write an even number",
+    )
+
+
+@rule("HWD004")
+def host_names_are_plain(view: View) -> Iterator[Problem]:
+    """A host name that DeepSpeed's hostfile and filters cannot carry.
+
+    `user@host` breaks at the @ and IPv6 addresses at the colon of --include (launcher/runner.py); a name twice is
+    a ValueError there.
+    """
+    seen = Counter(view.hosts or ())
+    for index, host in enumerate(view.hosts or ()):
+        if not _HOST.match(host):
+            yield Problem(
+                path=f"hardware.hosts[{index}]",
+                message=f"{host!r} is no host name that a hostfile can carry",
+                help="write a plain name or an IPv4 address; put users and ports into ~/.ssh/config",
+            )
+        elif seen[host] > 1:
+            seen[host] = 0
+            yield Problem(
+                path=f"hardware.hosts[{index}]",
+                message=f"host {host!r} is named more than once",
+                help="name every host once; per_node says how many ranks it runs",
+            )
+
+
+@rule("HWD005", Severity.WARNING)
+def hosts_are_named(view: View) -> Iterator[Problem]:
+    """Several nodes without host names: the hostfile can only hold placeholders."""
+    if (view.nodes or 1) > 1 and view.hosts is None:
+        yield Problem(
+            path="hardware.nodes",
+            message=f"{view.nodes} nodes and no hosts: the hostfile will hold the placeholders node-1 to "
+            f"node-{view.nodes}",
+            help="give hardware.hosts, the master first",
+        )
+
+
+@rule("HWD006")
+def cpu_runs_on_one_node(view: View) -> Iterator[Problem]:
+    """More ranks on a CPU than any host has cores is a slip of a digit."""
+    if view.device is not None and view.device.kind == "cpu" and (view.per_node or 1) > 256:
+        yield Problem(
+            path="hardware.per_node",
+            message=f"{view.per_node} CPU ranks on one host",
+            help="write at most 256",
+        )
