@@ -1,0 +1,98 @@
+"""The program `dsgen`: finds the command's module, and turns every failure into a message and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from dsgen import __version__
+from dsgen.documents.errors import DocumentError
+from dsgen.findings import DsgenError, ExitCode, FindingsError
+
+COMMANDS = {
+    "render": "Write ds_config.json, train.py, launch.sh and the lock of a recipe.",
+    "launch": "Render a recipe into a new run folder and train.",
+    "devices": "List the devices that recipes can name.",
+    "models": "List the model presets that recipes can name.",
+    "schema": "Print the JSON Schema of recipes, for editors.",
+}
+"""Command -> its line in `dsgen --help`; the module `dsgen.cli.NAME` is imported only when the command runs."""
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"dsgen.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="dsgen")
+def main() -> None:
+    """DeepSpeed/ZeRO configurations and launchers from a short recipe, for Ascend NPUs, CUDA and CPU."""
+
+
+def run(argv: list[str] | None = None) -> None:
+    """Run the program and exit."""
+    sys.exit(_run(argv))
+
+
+def _run(argv: list[str] | None) -> int:
+    try:
+        result: Any = main.main(args=argv, prog_name="dsgen", standalone_mode=False)
+        sys.stdout.flush()
+        return int(result or 0)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return int(ExitCode.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # the reader of our output has gone; Python would complain once more while it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    except FindingsError as error:
+        from dsgen.report.findings import show_findings
+
+        show_findings(error.findings, sources=error.sources)
+        return int(error.exit_code)
+    except DocumentError as error:
+        click.echo(f"error: {error}", err=True)
+        if error.help:
+            click.echo(f"  help: {error.help}", err=True)
+        return int(ExitCode.USAGE)
+    except DsgenError as error:
+        click.echo(f"error: {error.message}", err=True)
+        if error.help:
+            click.echo(f"  help: {error.help}", err=True)
+        return int(error.exit_code)
+    except Exception as error:
+        return _fault(error)
+
+
+def _fault(error: Exception) -> int:
+    """A fault of dsgen itself: the traceback goes to a file, the user gets one line."""
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="dsgen-fault-", suffix=".txt", delete=False, encoding="utf-8") as log:
+        log.write(f"dsgen {__version__}, Python {sys.version}\n\n")
+        log.write("".join(traceback.format_exception(error)))
+    click.echo(f"error: a fault of dsgen itself: {type(error).__name__}: {error}", err=True)
+    click.echo(f"  help: please report it with {log.name}", err=True)
+    return int(ExitCode.FAULT)

@@ -1,0 +1,60 @@
+"""`dsgen render RECIPE`: write the rendered files, or check that they are still what the recipe renders to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dsgen.cli.options import recipe_argument, set_option
+from dsgen.findings import DsgenError, ExitCode
+
+
+@click.command("render")
+@recipe_argument
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Folder to write into (default: ./NAME of the recipe)."
+)
+@set_option
+@click.option("--templates", type=click.Path(path_type=Path), help="Folder with templates that replace shipped ones.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the folder differs.")
+@click.option("--explain", is_flag=True, help="Show every decided value with its reason.")
+@click.option("--force", is_flag=True, help="Overwrite files that dsgen did not render.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+def command(
+    recipe: Path,
+    output: Path | None,
+    overrides: tuple[str, ...],
+    templates: Path | None,
+    check: bool,
+    explain: bool,
+    force: bool,
+    form: str,
+) -> int:
+    """Write ds_config.json, train.py, launch.sh and dsgen.lock.yaml of RECIPE (and hostfile and .deepspeed_env for
+    several nodes)."""
+    from dsgen.render.files import render_recipe
+    from dsgen.report.rendering import show_check, show_rendered
+
+    if check:
+        from dsgen.render.lock import read_lock
+        from dsgen.render.output import differences
+
+        folder = output or Path(render_recipe(recipe, overrides, overlay=templates).plan.name)
+        lock = read_lock(folder) if folder.is_dir() else None
+        if lock is None:
+            raise DsgenError(f"{folder} holds no dsgen.lock.yaml: there is nothing to compare with")
+        if templates is None and lock.templates is not None:
+            templates = recipe.parent / lock.templates
+        rendered = render_recipe(recipe, overrides or lock.overrides, overlay=templates)
+        found = differences(rendered, folder)
+        show_check(found, folder, lock, form=form)
+        return int(ExitCode.FINDINGS if found else ExitCode.OK)
+
+    from dsgen.render.output import write
+
+    rendered = render_recipe(recipe, overrides, overlay=templates)
+    folder = output or Path(rendered.plan.name)
+    written = write(rendered, folder, force=force)
+    show_rendered(rendered, written, folder, explain=explain, form=form)
+    return int(ExitCode.OK)

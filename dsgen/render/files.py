@@ -1,0 +1,85 @@
+"""The set of files that a recipe renders to, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsgen.findings import DsgenError, Finding
+from dsgen.recipe.check import CheckedRecipe, check_recipe
+from dsgen.recipe.load import load_recipe
+from dsgen.recipe.plan import Plan
+from dsgen.recipe.resolve import resolve
+from dsgen.render.lock import LOCK_NAME, lock_text
+from dsgen.render.templates import environment, render_template
+from dsgen.resources import shipped
+
+RUNTIME_API = (1, 0)
+"""Version of dsgen.runtime's API that the train.py template is written for."""
+
+MAX_TEMPLATE_BYTES = 2**20
+
+_ALWAYS = {"ds_config.json": "ds_config.json.j2", "train.py": "train.py.j2", "launch.sh": "launch.sh.j2"}
+_SEVERAL_NODES = {"hostfile": "hostfile.j2", ".deepspeed_env": "deepspeed_env.j2"}
+_EXECUTABLE = {"launch.sh"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """Files by name, the plan they come from, and the warnings and infos of the check."""
+
+    files: dict[str, bytes]
+    plan: Plan
+    checked: CheckedRecipe
+    findings: tuple[Finding, ...]
+
+    def executable(self, name: str) -> bool:
+        """Whether a file is to be executable."""
+        return name in _EXECUTABLE
+
+
+def render_recipe(path: Path, overrides: Iterable[str] = (), *, overlay: Path | None = None) -> Rendered:
+    """Load, check, resolve and render a recipe; nothing is written.
+
+    `overlay` is a folder whose templates replace shipped ones of the same name.
+    Raises DocumentError or FindingsError for a bad recipe, DsgenError for a bad template.
+    """
+    checked = check_recipe(load_recipe(path, overrides))
+    plan = resolve(checked)
+    names = _ALWAYS | (_SEVERAL_NODES if plan.nodes > 1 else {})
+    sources, replaced = template_sources(overlay)
+    env = environment(sources)
+    files = {
+        name: render_template(env, template, plan=plan, api=RUNTIME_API).encode() for name, template in names.items()
+    }
+    files[LOCK_NAME] = lock_text(checked, plan, files, overlay, replaced).encode()
+    return Rendered(files=files, plan=plan, checked=checked, findings=checked.findings)
+
+
+def template_sources(overlay: Path | None) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Template sources by name, shipped ones overlaid by the user's; and the user's files that took part.
+
+    Raises DsgenError when the overlay cannot be read or replaces nothing.
+    """
+    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(shipped("templates").glob("*.j2"))}
+    replaced: dict[str, bytes] = {}
+    if overlay is None:
+        return sources, replaced
+    if not overlay.is_dir():
+        raise DsgenError(f"--templates {overlay}: is no folder")
+    for path in sorted(overlay.glob("*.j2")):
+        try:
+            data = path.read_bytes()
+            if len(data) > MAX_TEMPLATE_BYTES:
+                raise ValueError("larger than 1 MiB")
+            sources[path.name] = data.decode("utf-8")
+        except (OSError, ValueError) as error:
+            raise DsgenError(f"{path}: cannot be read as a template: {error}") from None
+        replaced[path.name] = data
+    if not replaced:
+        raise DsgenError(
+            f"--templates {overlay}: holds no *.j2 file",
+            help=f"name a template as the shipped one that it replaces: {', '.join(sorted(sources))}",
+        )
+    return sources, replaced

@@ -1,0 +1,120 @@
+"""What `dsgen render` did, as text or JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dsgen
+from dsgen.findings import Finding
+from dsgen.recipe.plan import Plan
+from dsgen.render.files import Rendered
+from dsgen.render.lock import Lock, digest
+from dsgen.render.output import Difference, Written
+from dsgen.report.console import console
+from dsgen.report.findings import printable, show_findings
+
+
+def show_rendered(rendered: Rendered, written: Written, folder: Path, *, explain: bool, form: str) -> None:
+    """Print what was written; with `explain`, every decided value with its reason."""
+    plan = rendered.plan
+    if form == "json":
+        content: dict[str, Any] = {
+            "name": plan.name,
+            "output": str(folder),
+            "files": [
+                {"name": name, "state": state, "sha256": digest(rendered.files[name])}
+                for name, state in sorted(written.states.items())
+                if name in rendered.files
+            ],
+            "removed": sorted(name for name, state in written.states.items() if state == "removed"),
+            "findings": [finding_json(finding) for finding in rendered.findings],
+        }
+        if explain:
+            content["resolved"] = [
+                {"path": d.path, "value": _jsonable(d.value), "reason": d.reason} for d in plan.decisions
+            ]
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+        return
+    show_findings(rendered.findings, sources=rendered.checked.loaded.document.sources)
+    out = console()
+    out.print(summary(plan))
+    for name, state in sorted(written.states.items()):
+        out.print(f"  {state:<7} {folder / name}")
+    for name in written.kept_edits:
+        out.print(f"  note: {folder / name} had been edited by hand; the edit is kept as {name}.orig")
+    if explain:
+        out.print("")
+        for decision in plan.decisions:
+            out.print(f"{decision.path} = {printable(_short(decision.value))}")
+            out.print(f"    {printable(decision.reason)}")
+
+
+def show_check(found: list[Difference], folder: Path, lock: Lock, *, form: str) -> None:
+    """Print how a folder differs from what its recipe renders to."""
+    if form == "json":
+        print(
+            json.dumps(
+                {
+                    "output": str(folder),
+                    "same": not found,
+                    "differences": [{"name": d.name, "what": d.what, "diff": d.diff} for d in found],
+                },
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
+        return
+    out = console()
+    for difference in found:
+        out.print(f"{folder / difference.name} {difference.what}")
+        if difference.diff:
+            out.print(difference.diff, end="")
+    if not found:
+        out.print(f"{folder} is what the recipe renders to")
+    if lock.dsgen != dsgen.__version__:
+        out.print(f"note: rendered by dsgen {lock.dsgen}, this is {dsgen.__version__}")
+
+
+def summary(plan: Plan) -> str:
+    """One line: the model, the ranks, the stage and the batch."""
+    accelerators = f"{plan.world_size} x {plan.device.id}" + (f" on {plan.nodes} nodes" if plan.nodes > 1 else "")
+    offloads = [
+        name
+        for name, where in (("optimizer", plan.offload_optimizer), ("parameters", plan.offload_parameters))
+        if where != "none"
+    ]
+    parts = [
+        f"{plan.name}: {plan.architecture.name}, {plan.parameters.total:,} parameters"
+        + (f" ({plan.trainable_parameters:,} trained)" if plan.adapter else ""),
+        accelerators,
+        f"ZeRO-{plan.stage}" + (f" with {' and '.join(offloads)} offloaded" if offloads else ""),
+        plan.precision,
+        f"{plan.global_batch} x {plan.sequence_length} tokens per step "
+        f"(micro {plan.micro_batch} x accumulation {plan.accumulation} x {plan.data_parallel} ranks)",
+    ]
+    return ", ".join(parts)
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """A finding as a JSON object."""
+    return {
+        "file": finding.position.file,
+        "line": finding.position.line,
+        "column": finding.position.column,
+        "path": finding.path,
+        "code": finding.code,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "help": finding.help,
+    }
+
+
+def _jsonable(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(_jsonable(value), ensure_ascii=False, default=str)
+    return text if len(text) <= 120 else text[:117] + "..."
