@@ -1,0 +1,188 @@
+"""The keys of DeepSpeed's configuration, by version: types, limits, defaults, and what becomes of an unknown key.
+
+The data files are derived from DeepSpeed itself by `tools/derive_deepspeed_keys.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dsgen.catalog.datafiles import exists, names, read_json
+from dsgen.catalog.lookup import nearest
+
+Policy = Literal["ignored", "refused", "free"]
+"""What becomes of a key that a section does not know: no effect, an error, or (free) the keys are the user's own."""
+
+DEFAULT_VERSION = "0.19.8"
+
+
+class UnknownVersion(ValueError):
+    """No key data for that version of DeepSpeed; `known` are the versions that there are data for."""
+
+    def __init__(self, version: str, known: tuple[str, ...]) -> None:
+        self.version = version
+        self.known = known
+        super().__init__(f"no data on the keys of DeepSpeed {version}; there are data for {', '.join(known)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One key, by its canonical path."""
+
+    path: str
+    """Dotted, as in ds_config.json: `zero_optimization.stage3_max_live_parameters`."""
+    types: tuple[str, ...]
+    """What the value may be: bool, int, float, str, list, dict, null; `python` for what no JSON file can hold."""
+    default: Any = field(default=None, hash=False)
+    """None as well when there is no default or it is not known: see `has_default`."""
+    has_default: bool = False
+    minimum: float | None = None
+    exclusive_minimum: float | None = None
+    maximum: float | None = None
+    exclusive_maximum: float | None = None
+    choices: tuple[Any, ...] = ()
+    """The only values there are (or, for a list, the only items); empty when any will do."""
+    any_case: bool = False
+    """Whether choices are compared without case."""
+    aliases: tuple[str, ...] = ()
+    """Other last names that mean the same key."""
+    deprecated: bool = False
+    replaced_by: tuple[str, ...] = ()
+    """Paths of the keys to use instead."""
+    reader: str = ""
+    """Where DeepSpeed reads it: file and function (or model class), relative to the package."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rsplit(".", 1)[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """What an optimizer or a scheduler takes as `params`."""
+
+    names: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    unknown: Policy = "refused"
+
+
+class Keys:
+    """The keys of one version of DeepSpeed."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.version: str = document["deepspeed"]
+        self._keys = {path: _key(path, entry) for path, entry in document["keys"].items()}
+        self._sections: dict[str, Policy] = dict(document["sections"])
+        self._canonical = {
+            _join(_section(key.path), alias): key.path for key in self._keys.values() for alias in key.aliases
+        }
+        self.removed: Mapping[str, str] = document["removed"]
+        """Keys that this version refuses to see at all -> what DeepSpeed says."""
+        self.optimizers: Mapping[str, Params] = {
+            name: Params(names=tuple(entry["params"]), unknown=entry["unknown_params"])
+            for name, entry in document["optimizers"].items()
+        }
+        """Optimizer type in lower case -> the params that it takes on at least one device. Another type is the name of
+        a class in `torch.optim`, or one of the `mup` package."""
+        self.schedulers: Mapping[str, Params] = {
+            name: Params(names=tuple(entry["params"]), required=tuple(entry["required"]))
+            for name, entry in document["schedulers"].items()
+        }
+        """Scheduler type -> its params. Another type is the name of a class in `torch.optim.lr_scheduler`."""
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys.values())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def known_sections(self) -> frozenset[str]:
+        """Paths of all sections (keys whose value is a mapping); the top level is the empty path."""
+        return frozenset(self._sections)
+
+    def canonical(self, path: str) -> str:
+        """The path with every part under its canonical name; parts that are not known stay as they are."""
+        done = ""
+        for part in path.split("."):
+            done = _join(done, part)
+            done = self._canonical.get(done, done)
+        return done
+
+    def get(self, path: str) -> Key | None:
+        """The key of that path, by its canonical name or an alias; None when DeepSpeed does not know it."""
+        return self._keys.get(self.canonical(path))
+
+    def children(self, section: str) -> tuple[Key, ...]:
+        """The keys that stand directly in a section, sorted; empty for a path that is no section."""
+        wanted = self.canonical(section) if section else ""
+        return tuple(key for key in self._keys.values() if _section(key.path) == wanted)
+
+    def section_policy(self, section: str) -> Policy:
+        """What becomes of an unknown key in a section; the top level is the empty path.
+
+        Raises ValueError for a path that is no section.
+        """
+        wanted = self.canonical(section) if section else ""
+        if wanted not in self._sections:
+            raise ValueError(f"{section!r} is no section of DeepSpeed {self.version}")
+        return self._sections[wanted]
+
+    def suggestions(self, path: str) -> tuple[str, ...]:
+        """Paths of known keys that an unknown path may mean, best first: in its section, else of its name elsewhere."""
+        section, _, name = self.canonical(path).rpartition(".")
+        beside = nearest(name, (other for key in self.children(section) for other in (key.name, *key.aliases)))
+        if beside:
+            return tuple(dict.fromkeys(self.canonical(_join(section, other)) for other in beside))
+        return tuple(key.path for key in self._keys.values() if name in (key.name, *key.aliases))
+
+
+def known_versions() -> tuple[str, ...]:
+    """The versions of DeepSpeed that there are key data for."""
+    return names("deepspeed", ".json")
+
+
+def load_keys(version: str = DEFAULT_VERSION) -> Keys:
+    """The keys of a version of DeepSpeed.
+
+    Raises UnknownVersion.
+    """
+    if not exists(f"deepspeed/{version}.json"):
+        raise UnknownVersion(version, known_versions())
+    return _load(version)
+
+
+@functools.cache
+def _load(version: str) -> Keys:
+    return Keys(read_json(f"deepspeed/{version}.json"))
+
+
+def _key(path: str, entry: Mapping[str, Any]) -> Key:
+    return Key(
+        path=path,
+        types=tuple(entry["type"].split(" or ")),
+        default=entry.get("default"),
+        has_default="default" in entry,
+        minimum=entry.get("minimum"),
+        exclusive_minimum=entry.get("exclusive_minimum"),
+        maximum=entry.get("maximum"),
+        exclusive_maximum=entry.get("exclusive_maximum"),
+        choices=tuple(entry.get("choices", ())),
+        any_case=entry.get("any_case", False),
+        aliases=tuple(entry.get("aliases", ())),
+        deprecated=entry.get("deprecated", False),
+        replaced_by=tuple(entry.get("replaced_by", ())),
+        reader=entry.get("reader", ""),
+    )
+
+
+def _section(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _join(section: str, name: str) -> str:
+    return f"{section}.{name}" if section else name
