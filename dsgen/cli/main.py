@@ -46,10 +46,11 @@ def main() -> None:
 
 def run(argv: list[str] | None = None) -> None:
     """Run the program and exit."""
-    sys.exit(_run(argv))
+    sys.exit(main_code(argv))
 
 
-def _run(argv: list[str] | None) -> int:
+def main_code(argv: list[str] | None = None) -> int:
+    """Run a command line and return its exit code."""
     try:
         result: Any = main.main(args=argv, prog_name="dsgen", standalone_mode=False)
         sys.stdout.flush()

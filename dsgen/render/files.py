@@ -68,6 +68,7 @@ def template_sources(overlay: Path | None) -> tuple[dict[str, str], dict[str, by
         return sources, replaced
     if not overlay.is_dir():
         raise DsgenError(f"--templates {overlay}: is no folder")
+    shipped_names = frozenset(sources)
     for path in sorted(overlay.glob("*.j2")):
         try:
             data = path.read_bytes()
@@ -80,6 +81,11 @@ def template_sources(overlay: Path | None) -> tuple[dict[str, str], dict[str, by
     if not replaced:
         raise DsgenError(
             f"--templates {overlay}: holds no *.j2 file",
-            help=f"name a template as the shipped one that it replaces: {', '.join(sorted(sources))}",
+            help=f"name a template as the shipped one that it replaces: {', '.join(sorted(shipped_names))}",
+        )
+    if not shipped_names & replaced.keys():
+        raise DsgenError(
+            f"--templates {overlay}: {', '.join(replaced)} replaces no shipped template",
+            help=f"the shipped ones are {', '.join(sorted(shipped_names))}",
         )
     return sources, replaced

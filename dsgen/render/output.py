@@ -14,7 +14,7 @@ from dsgen.render.lock import LOCK_NAME, digest, read_lock, without_version
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What writing did: state by file name (`new`, `changed`, `same`, `removed`), and hand edits that were kept aside."""
+    """What writing did: state by file name (`new`, `changed`, `same`, `removed`), and the hand edits kept aside."""
 
     states: dict[str, str]
     kept_edits: tuple[str, ...]
@@ -79,7 +79,7 @@ class Difference:
 
 
 def differences(rendered: Rendered, folder: Path) -> list[Difference]:
-    """Files of `folder` that differ from what the recipe renders to now. The version of dsgen alone is no difference."""
+    """Files of `folder` that differ from what the recipe renders to now; dsgen's version alone is no difference."""
     found: list[Difference] = []
     for name, data in rendered.files.items():
         path = folder / name

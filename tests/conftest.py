@@ -1,0 +1,47 @@
+"""What several test folders share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RECIPES = REPOSITORY / "recipes"
+
+BASE: dict[str, Any] = {
+    "schema": 1,
+    "name": "job",
+    "model": "llama-2-7b",
+    "precision": "bf16",
+    "batch": {"sequence_length": 2048, "micro": 1, "global": 64},
+    "length": {"steps": 100},
+    "zero": {"stage": 2},
+    "optimizer": {"type": "AdamW", "lr": 2e-5},
+    "hardware": {"device": "ascend-910b3-64g", "per_node": 8},
+    "data": {"files": "data/*.jsonl"},
+    "tokenizer": "./tokenizer",
+}
+
+
+@pytest.fixture(scope="session")
+def shipped_recipes() -> list[Path]:
+    """Every recipe of the repository."""
+    return sorted(RECIPES.glob("*.yaml"))
+
+
+@pytest.fixture
+def write_recipe(tmp_path: Path) -> Callable[..., Path]:
+    """Writes BASE with some fields replaced (None removes one) and returns the path."""
+
+    def write(name: str = "job.yaml", **changes: Any) -> Path:
+        content = {**BASE, **changes}
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump({k: v for k, v in content.items() if v is not None}, sort_keys=False))
+        return path
+
+    return write

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgen.findings import DsgenError
+from dsgen.render.templates import env_value, environment, python, render_template, sh, to_json
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES, st.integers(0, 100))
+def test_python_literals_come_back(value: object, indent: int) -> None:
+    assert ast.literal_eval(python(value, indent)) == value
+
+
+@given(VALUES)
+def test_json_comes_back(value: object) -> None:
+    assert json.loads(to_json(value)) == value
+
+
+@given(TEXT)
+def test_shell_words_come_back(text: str) -> None:
+    assert shlex.split(sh(text)) == [text]
+    assert shlex.split("X=" + env_value(text)) == ["X=" + text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a'b", 'a"b', "$(touch x)", "`touch x`", "a\nb", "a;b", "a b", "\\", "!!", "é漢", "-n", "", "~", "*", "\t", "%s %d"],
+)
+def test_bash_sees_the_text_itself(text: str) -> None:
+    out = subprocess.run(["bash", "-c", f"printf %s {sh(text)}"], capture_output=True, check=True)
+    assert out.stdout.decode() == text
+
+
+def test_python_breaks_long_values_and_keeps_short_ones() -> None:
+    assert python({"a": 1, "b": [True, None]}) == '{"a": 1, "b": [True, None]}'
+    assert python(("x",)) == '("x",)'
+    assert python({"key": "v" * 120}) == '{\n    "key": "' + "v" * 120 + '",\n}'
+
+
+def test_values_without_a_plain_form_are_refused() -> None:
+    for value in (True, None, ["a"], {"a": 1}):
+        with pytest.raises(TypeError):
+            sh(value)
+    with pytest.raises(ValueError):
+        to_json(float("nan"))
+    with pytest.raises(TypeError):
+        python(object())
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("line\n{{ missing }}\n", "template t.j2:2: 'missing' is undefined"),
+        ("{% if %}", "template t.j2:1"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ cycler.__init__.__globals__ }}", "unsafe"),
+        ("{% include 'other.j2' %}", "asks for other.j2"),
+        ("{{ 1 / 0 }}", "division by zero"),
+    ],
+)
+def test_template_faults_name_the_template(source: str, part: str) -> None:
+    with pytest.raises(DsgenError) as caught:
+        render_template(environment({"t.j2": source}), "t.j2")
+    assert part in str(caught.value)
