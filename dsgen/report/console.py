@@ -1,21 +1,21 @@
-"""Consoles: colour and tables on a terminal, plain lines into a pipe."""
+"""Text for people: colour on a terminal, plain lines into a pipe."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+import os
+import unicodedata
 
-if TYPE_CHECKING:
-    from rich.console import Console
+import click
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A rich console on standard output or error; NO_COLOR is respected, a pipe gets no colour and no markup."""
-    from rich.console import Console
+def say(text: str = "", *, style: str = "", err: bool = False) -> None:
+    """Print a line to standard output or error. `style` is a colour, with `bold ` before it or not.
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 200
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=width, markup=False)
+    Colour appears on terminals only, and never when NO_COLOR is set.
+    """
+    if style:
+        text = click.style(text, fg=style.removeprefix("bold "), bold=style.startswith("bold "))
+    click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
@@ -29,3 +29,13 @@ def in_bytes(number: float | None) -> str:
     if number is None:
         return "-"
     return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
+def printable(text: str) -> str:
+    """Text without characters that would move a terminal's cursor or change its colours."""
+    return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape").decode() for c in text)
+
+
+def cells(text: str) -> int:
+    """Columns that a text takes on a terminal: wide characters take two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

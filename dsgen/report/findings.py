@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dsgen.findings import Finding, Severity
-from dsgen.report.console import console
+from dsgen.report.console import cells, printable, say
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
 _WIDTH = 160
@@ -14,46 +14,50 @@ _WIDTH = 160
 
 def show_findings(findings: Iterable[Finding], *, sources: Mapping[str, str]) -> None:
     """Print findings to standard error, errors first, and a last line that counts them."""
-    from rich.text import Text
-
-    out = console(stderr=True)
-    findings = list(findings)
+    findings = sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
     for finding in findings:
-        head = Text()
-        head.append(f"{finding.severity.value}[{finding.code}]", style=_STYLE[finding.severity])
-        head.append(f": {printable(finding.message)}")
-        out.print(head)
-        out.print(Text(f"  --> {printable(str(finding.position))}", style="cyan"))
+        say(
+            f"{finding.severity.value}[{finding.code}]: {printable(finding.message)}",
+            style=_STYLE[finding.severity],
+            err=True,
+        )
+        say(f"  --> {printable(str(finding.position))}", style="cyan", err=True)
         for line in _excerpt(finding, sources):
-            out.print(Text(line))
+            say(line, err=True)
         if finding.help:
-            out.print(Text(f"  help: {printable(finding.help)}", style="green"))
+            say(f"  help: {printable(finding.help)}", style="green", err=True)
     counts = [
         f"{number} {severity.value}{'s' if number != 1 else ''}"
         for severity in Severity
         if (number := sum(f.severity is severity for f in findings))
     ]
     if counts:
-        out.print(Text(", ".join(counts)))
+        say(", ".join(counts), err=True)
 
 
 def _excerpt(finding: Finding, sources: Mapping[str, str]) -> list[str]:
     lines = sources.get(finding.position.file, "").splitlines()
-    number = finding.position.line
+    number, column = finding.position.line, finding.position.column
     if finding.position.file.startswith("--set") or not 1 <= number <= len(lines):
         return []
-    column = finding.position.column
-    text = printable(lines[number - 1].expandtabs(1))
-    if len(text) > _WIDTH:
-        start = max(0, column - 1 - _WIDTH // 2)
-        text, column = text[start : start + _WIDTH], column - start
+    text = lines[number - 1].expandtabs(1)
+    start = max(0, column - 1 - _WIDTH // 2) if len(text) > _WIDTH else 0
+    text, column = text[start : start + _WIDTH], column - start
+    marked = text[column - 1 :].split(" #")[0].rstrip()
     gutter = " " * len(str(number))
-    # wide characters take two cells, so the mark is placed by cells
-    pad = sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text[: column - 1])
-    length = max(1, len(text[column - 1 :].split(" #")[0].rstrip()))
-    return [f"  {gutter} |", f"  {number} | {text}", f"  {gutter} | {' ' * pad}{'^' * min(length, 60)}"]
+    mark = " " * cells(printable(text[: column - 1])) + "^" * min(max(1, cells(marked)), 60)
+    return [f"  {gutter} |", f"  {number} | {printable(text)}", f"  {gutter} | {mark}"]
 
 
-def printable(text: str) -> str:
-    """Text without characters that would move a terminal's cursor or change its colours."""
-    return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape").decode() for c in text)
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """A finding as a JSON object."""
+    return {
+        "file": finding.position.file,
+        "line": finding.position.line,
+        "column": finding.position.column,
+        "path": finding.path,
+        "code": finding.code,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "help": finding.help,
+    }

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import dsgen
-from dsgen.findings import Finding
 from dsgen.recipe.plan import Plan
 from dsgen.render.files import Rendered
 from dsgen.render.lock import Lock, digest
 from dsgen.render.output import Difference, Written
-from dsgen.report.console import console
-from dsgen.report.findings import printable, show_findings
+from dsgen.report.console import printable, say
+from dsgen.report.findings import finding_json, show_findings
 
 
 def show_rendered(rendered: Rendered, written: Written, folder: Path, *, explain: bool, form: str) -> None:
@@ -38,17 +37,16 @@ def show_rendered(rendered: Rendered, written: Written, folder: Path, *, explain
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return
     show_findings(rendered.findings, sources=rendered.checked.loaded.document.sources)
-    out = console()
-    out.print(summary(plan))
+    say(summary(plan))
     for name, state in sorted(written.states.items()):
-        out.print(f"  {state:<7} {folder / name}")
+        say(f"  {state:<7} {folder / name}")
     for name in written.kept_edits:
-        out.print(f"  note: {folder / name} had been edited by hand; the edit is kept as {name}.orig")
+        say(f"  note: {folder / name} had been edited by hand; the edit is kept as {name}.orig")
     if explain:
-        out.print("")
+        say()
         for decision in plan.decisions:
-            out.print(f"{decision.path} = {printable(_short(decision.value))}")
-            out.print(f"    {printable(decision.reason)}")
+            say(f"{decision.path} = {printable(_short(decision.value))}")
+            say(f"    {printable(decision.reason)}")
 
 
 def show_check(found: list[Difference], folder: Path, lock: Lock, *, form: str) -> None:
@@ -66,15 +64,14 @@ def show_check(found: list[Difference], folder: Path, lock: Lock, *, form: str) 
             )
         )
         return
-    out = console()
     for difference in found:
-        out.print(f"{folder / difference.name} {difference.what}")
+        say(f"{folder / difference.name} {difference.what}")
         if difference.diff:
-            out.print(difference.diff, end="")
+            say(difference.diff.rstrip("\n"))
     if not found:
-        out.print(f"{folder} is what the recipe renders to")
+        say(f"{folder} is what the recipe renders to")
     if lock.dsgen != dsgen.__version__:
-        out.print(f"note: rendered by dsgen {lock.dsgen}, this is {dsgen.__version__}")
+        say(f"note: rendered by dsgen {lock.dsgen}, this is {dsgen.__version__}")
 
 
 def summary(plan: Plan) -> str:
@@ -95,20 +92,6 @@ def summary(plan: Plan) -> str:
         f"(micro {plan.micro_batch} x accumulation {plan.accumulation} x {plan.data_parallel} ranks)",
     ]
     return ", ".join(parts)
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """A finding as a JSON object."""
-    return {
-        "file": finding.position.file,
-        "line": finding.position.line,
-        "column": finding.position.column,
-        "path": finding.path,
-        "code": finding.code,
-        "severity": finding.severity.value,
-        "message": finding.message,
-        "help": finding.help,
-    }
 
 
 def _jsonable(value: Any) -> Any:
