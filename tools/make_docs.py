@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import types
 from collections.abc import Iterator
@@ -30,8 +31,8 @@ model, weights or tokenizer is a path when it starts with `./`, `../`, `/` or `~
 `extends: other.yaml` starts from another recipe: mappings are merged key by key, anything else is replaced. On the
 command line `--set batch.global=256` replaces a value, last of all.
 
-Where the default is `none`, dsgen decides the value if the job needs one; `dsgen render --explain` and the lock give the
-reason.
+Where the default is `none`, dsgen decides the value if the job needs one; `dsgen render --explain` and the lock give
+the reason.
 """
 
 QUANTITIES = {
@@ -79,7 +80,8 @@ def types_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def resolved(cls: type) -> dict[str, Any]:
-    return {name: eval(text, vars(schema)) for name, text in cls.__dict__.get("__annotations__", {}).items()}  # noqa: S307
+    """The annotations that a class itself has, evaluated where they were written."""
+    return inspect.get_annotations(cls, globals=vars(schema), eval_str=True)
 
 
 def default(info: Any) -> str:

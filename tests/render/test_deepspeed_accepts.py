@@ -27,7 +27,11 @@ NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 def ask() -> Iterator[Ask]:
     worker = Path(__file__).with_name("deepspeed_worker.py")
     with subprocess.Popen(
-        [sys.executable, str(worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, str(worker)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         assert process.stdin is not None and process.stdout is not None
 

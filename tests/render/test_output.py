@@ -52,7 +52,7 @@ def test_same_bytes_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     rendered = render_recipe(RECIPES / "13b-zero2.yaml")
     (tmp_path / "train.py").write_text("mine")
-    with pytest.raises(DsgenError, match="holds train.py, which dsgen did not render"):
+    with pytest.raises(DsgenError, match=r"holds train\.py, which dsgen did not render"):
         write(rendered, tmp_path)
     assert snapshot(tmp_path) == {"train.py": b"mine"}
     write(rendered, tmp_path, force=True)
@@ -87,7 +87,7 @@ def test_failed_writing_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
         write(render_recipe(RECIPES / "70b-zero3-offload.yaml"), tmp_path)
     (tmp_path / "hostfile").rmdir()
     assert snapshot(tmp_path) == before
-    with pytest.raises(DsgenError, match="cannot be written|is a file"):
+    with pytest.raises(DsgenError, match=r"cannot be written|is a file"):
         write(render_recipe(RECIPES / "13b-zero2.yaml"), tmp_path / "train.py")
 
 

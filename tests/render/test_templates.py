@@ -38,7 +38,24 @@ def test_shell_words_come_back(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a'b", 'a"b', "$(touch x)", "`touch x`", "a\nb", "a;b", "a b", "\\", "!!", "é漢", "-n", "", "~", "*", "\t", "%s %d"],
+    [
+        "a'b",
+        'a"b',
+        "$(touch x)",
+        "`touch x`",
+        "a\nb",
+        "a;b",
+        "a b",
+        "\\",
+        "!!",
+        "é漢",
+        "-n",
+        "",
+        "~",
+        "*",
+        "\t",
+        "%s %d",
+    ],
 )
 def test_bash_sees_the_text_itself(text: str) -> None:
     out = subprocess.run(["bash", "-c", f"printf %s {sh(text)}"], capture_output=True, check=True)

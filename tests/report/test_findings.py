@@ -10,7 +10,12 @@ from dsgen.report.findings import show_findings
 
 def finding(severity: Severity = Severity.ERROR, line: int = 1, column: int = 4, message: str = "wrong") -> Finding:
     return Finding(
-        code="ABC001", severity=severity, message=message, position=Position("r.yaml", line, column), path="a", help="do"
+        code="ABC001",
+        severity=severity,
+        message=message,
+        position=Position("r.yaml", line, column),
+        path="a",
+        help="do",
     )
 
 
