@@ -136,6 +136,8 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "datastates_ckpt": {"type": "bool or dict"},
     "flops_profiler.output_file": {"type": "str or null"},
     "gradient_accumulation_steps": {"type": "int or null", "exclusive_minimum": 0},
+    "gradient_clipping": {"minimum": 0},
+    "gradient_predivide_factor": {"exclusive_minimum": 0},
     "gradient_allreduce_op": {"choices": sorted(constants.GRADIENT_ALLREDUCE_OP_SUPPORTED), "any_case": True},
     "log_level": {"type": "str or null", "choices": ["critical", "debug", "error", "info", "warning"]},
     "optimizer.legacy_fusion": {"type": "bool", "default": False},
@@ -502,8 +504,8 @@ def arguments(*callables: Any) -> dict[str, inspect.Parameter]:
 def optimizers() -> dict[str, Any]:
     """Optimizer type in lower case -> the params that it takes, and what becomes of others.
 
-    Which class stands behind a type depends on offload, on the device and on `torch_adam`; given is what at least one
-    of them takes. Any other type is a class of torch.optim.
+    Which class stands behind a type depends on where the states are (`device`, or `host` with offload) and on
+    `torch_adam` (`torch`). Any other type is a class of torch.optim.
     """
     from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
     from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
@@ -511,23 +513,30 @@ def optimizers() -> dict[str, Any]:
     from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
 
     engine = deepspeed.DeepSpeedEngine
-    adam = {*arguments(FusedAdam, DeepSpeedCPUAdam), "torch_adam", "adam_w_mode", "fp32_optimizer_states"}
-    # DeepSpeed passes it itself; a second one is a TypeError.
-    adam.discard("adamw_mode")
+    # The engine takes these out before the class sees them.
+    switches = {"torch_adam", "adam_w_mode"}
+    adam = {
+        "device": set(arguments(FusedAdam)) | switches,
+        # DeepSpeed passes adamw_mode itself; a second one is a TypeError.
+        "host": (set(arguments(DeepSpeedCPUAdam)) | switches) - {"adamw_mode"},
+    }
     muon = {*engine._MUON_HALF_KEYS, *engine._ADAM_HALF_KEYS, "muon_lr", "adam_lr"}
-    muon |= {"torch_adam", "adam_w_mode", "fp32_optimizer_states", "per_head_muon"}
+    muon |= {*switches, "fp32_optimizer_states", "per_head_muon"}
     taken = {
-        "adagrad": set(arguments(DeepSpeedCPUAdagrad, torch.optim.Adagrad)),
-        "adam": adam | set(arguments(torch.optim.Adam)),
-        "adamw": adam | set(arguments(torch.optim.AdamW)),
-        "lamb": set(arguments(FusedLamb)),
-        "lion": set(arguments(DeepSpeedCPULion, FusedLion)),
-        "muon": muon,
+        "adagrad": {"device": arguments(torch.optim.Adagrad), "host": arguments(DeepSpeedCPUAdagrad)},
+        "adam": adam | {"torch": set(arguments(torch.optim.Adam)) | switches},
+        "adamw": adam | {"torch": set(arguments(torch.optim.AdamW)) | switches},
+        "lamb": {"device": arguments(FusedLamb)},
+        "lion": {"device": arguments(FusedLion), "host": arguments(DeepSpeedCPULion)},
+        "muon": {"device": muon},
     }
     # For Muon the engine picks what it knows out of the params; the others get all of them as arguments.
     return {
-        name: {"params": sorted(params), "unknown_params": "ignored" if name == "muon" else "refused"}
-        for name, params in taken.items()
+        name: {
+            "params": {place: sorted(params) for place, params in places.items()},
+            "unknown_params": "ignored" if name == "muon" else "refused",
+        }
+        for name, places in taken.items()
     }
 
 
@@ -547,7 +556,12 @@ def params_keys() -> dict[str, Any]:
         "optimizer.params": "runtime/engine.py:_configure_basic_optimizer",
         "scheduler.params": "runtime/engine.py:_scheduler_from_config",
     }
-    names = {f"optimizer.params.{name}" for entry in optimizers().values() for name in entry["params"]}
+    names = {
+        f"optimizer.params.{name}"
+        for entry in optimizers().values()
+        for params in entry["params"].values()
+        for name in params
+    }
     names |= {f"scheduler.params.{name}" for entry in schedulers().values() for name in entry["params"]}
     found = {}
     for path in names:
@@ -596,10 +610,10 @@ SWITCHES = {
 }
 
 
-def removed() -> dict[str, str]:
-    """Keys whose presence alone DeepSpeed refuses -> what it says."""
-    zero = {f"zero_optimization.{key}": text for key, text in runtime_config._REMOVED_ZERO_CONFIG_KEYS.items()}
-    return {key: text.strip() for key, text in (runtime_config._REMOVED_TOP_LEVEL_CONFIG_KEYS | zero).items()}
+def removed() -> list[str]:
+    """Keys whose presence alone DeepSpeed refuses."""
+    zero = (f"zero_optimization.{key}" for key in runtime_config._REMOVED_ZERO_CONFIG_KEYS)
+    return sorted({*runtime_config._REMOVED_TOP_LEVEL_CONFIG_KEYS, *zero})
 
 
 if __name__ == "__main__":

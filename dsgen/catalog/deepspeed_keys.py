@@ -66,6 +66,10 @@ class Params:
     """What an optimizer or a scheduler takes as `params`."""
 
     names: tuple[str, ...]
+    """What at least one of its classes takes."""
+    by_place: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
+    """For an optimizer: where its states live (`device`, or `host` with offload; `torch` with `torch_adam`) -> what the
+    class that DeepSpeed builds there takes."""
     required: tuple[str, ...] = ()
     unknown: Policy = "refused"
 
@@ -80,14 +84,13 @@ class Keys:
         self._canonical = {
             _join(_section(key.path), alias): key.path for key in self._keys.values() for alias in key.aliases
         }
-        self.removed: Mapping[str, str] = document["removed"]
-        """Keys that this version refuses to see at all -> what DeepSpeed says."""
+        self.removed = frozenset(document["removed"])
+        """Paths of the keys that this version refuses to see at all."""
         self.optimizers: Mapping[str, Params] = {
-            name: Params(names=tuple(entry["params"]), unknown=entry["unknown_params"])
-            for name, entry in document["optimizers"].items()
+            name: _optimizer_params(entry) for name, entry in document["optimizers"].items()
         }
-        """Optimizer type in lower case -> the params that it takes on at least one device. Another type is the name of
-        a class in `torch.optim`, or one of the `mup` package."""
+        """Optimizer type in lower case -> the params that it takes. Another type is the name of a class in
+        `torch.optim`, or one of the `mup` package."""
         self.schedulers: Mapping[str, Params] = {
             name: Params(names=tuple(entry["params"]), required=tuple(entry["required"]))
             for name, entry in document["schedulers"].items()
@@ -177,6 +180,13 @@ def _key(path: str, entry: Mapping[str, Any]) -> Key:
         deprecated=entry.get("deprecated", False),
         replaced_by=tuple(entry.get("replaced_by", ())),
         reader=entry.get("reader", ""),
+    )
+
+
+def _optimizer_params(entry: Mapping[str, Any]) -> Params:
+    places = {place: frozenset(names) for place, names in entry["params"].items()}
+    return Params(
+        names=tuple(sorted(frozenset().union(*places.values()))), by_place=places, unknown=entry["unknown_params"]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,6 +148,11 @@ _NOT_OF_THE_MODEL = {
     "use_cache",
 }
 
+_DEPTH = 64
+
+SHAPE_FIELDS = (*_LIMITS, "tie_word_embeddings", "attention_bias", "mlp_bias")
+"""The config's fields that say how many parameters there are, and of which shape."""
+
 _NULL_IS_DEFAULT = ("head_dim", "max_position_embeddings", "tie_word_embeddings", "attention_bias", "mlp_bias")
 
 
@@ -262,7 +268,7 @@ class _Reader:
         if value is None:
             raise self.bad(field, "is missing", expected)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.bad(field, f"is {value!r}, of type {type(value).__name__}", expected)
+            raise self.bad(field, f"is {value!r}", expected)
         if value < 1:
             raise self.bad(field, f"is {value}", expected)
         if value > limit:
@@ -274,7 +280,7 @@ class _Reader:
         if value is None:
             return False
         if not isinstance(value, bool):
-            raise self.bad(field, f"is {value!r}, of type {type(value).__name__}", "true or false")
+            raise self.bad(field, f"is {value!r}", "true or false")
         return value
 
     def key_value_heads(self, family: _Family, heads: int) -> int:
@@ -318,6 +324,10 @@ class _Reader:
 
     def model_fields(self, key_value_heads: int) -> dict[str, Any]:
         fields = {key: value for key, value in self.config.items() if key not in _NOT_OF_THE_MODEL}
+        for key, value in fields.items():
+            problem = _unfit(value)
+            if problem is not None:
+                raise self.bad(key, problem, f"finite numbers, nested at most {_DEPTH} deep")
         # Older versions of transformers took null for "the default" where 5.x refuses it.
         for key in _NULL_IS_DEFAULT:
             if key in fields and fields[key] is None:
@@ -325,3 +335,13 @@ class _Reader:
         if fields.get("num_key_value_heads", key_value_heads) is None:
             fields["num_key_value_heads"] = key_value_heads
         return copy.deepcopy(fields)
+
+
+def _unfit(value: Any, depth: int = 0) -> str | None:
+    """Why a value cannot be handed on; None when it can."""
+    if depth > _DEPTH:
+        return "is nested too deeply"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "holds inf or nan"
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next(filter(None, (_unfit(each, depth + 1) for each in inner)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -24,6 +24,8 @@ class OptimizerType:
     """Whether it has a CPU version, so that its states can live in host memory."""
     parameters: Mapping[str, Any] = field(hash=False)
     """Parameter name -> kind of value (see `kind_problem`)."""
+    by_place: Mapping[str, frozenset[str]] = field(hash=False)
+    """Where its states live (`device`, `host` or `torch`) -> the parameters that DeepSpeed's class there takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,12 @@ def optimizer_types() -> Mapping[str, OptimizerType]:
     """Optimizers by name."""
     content, known = read_yaml(_FILE), load_keys().optimizers
     return {
-        name: OptimizerType(name=name, parameters=_kinds(known[name.lower()].names), **entry)
+        name: OptimizerType(
+            name=name,
+            parameters=_kinds(known[name.lower()].names),
+            by_place=known[name.lower()].by_place,
+            **entry,
+        )
         for name, entry in content["optimizers"].items()
     }
 
@@ -63,28 +70,34 @@ def schedule_types() -> Mapping[str, ScheduleType]:
 
 def _kinds(names: tuple[str, ...]) -> dict[str, Any]:
     kinds = read_yaml(_FILE)["kinds"]
-    return {name: kinds.get(name, "any") for name in names}
+    return {name: kinds[name] for name in names}
 
 
 def kind_problem(value: Any, kind: Any) -> str | None:
     """What is wrong with a parameter value of the given kind, as `expected ...`; None when it is right."""
-    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(kind, list):
         return None if value in kind else f"expected one of {', '.join(kind)}"
-    if kind == "number":
-        return None if numeric and 0 <= value < float("inf") else "expected a number of at least 0"
-    if kind == "integer":
-        whole = numeric and (isinstance(value, int) or value.is_integer()) and 0 <= value < 2**63
-        return None if whole else "expected a whole number of at least 0"
-    if kind == "bool":
-        return None if isinstance(value, bool) else "expected true or false"
-    if kind == "text":
-        return None if isinstance(value, str) else "expected text"
-    if kind == "pair":
-        inside = (
-            isinstance(value, list)
-            and len(value) == 2
-            and all(isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < 1 for x in value)
-        )
-        return None if inside else "expected two numbers in [0, 1), such as [0.9, 0.95]"
-    return None
+    right, expected = _KINDS[kind]
+    return None if right(value) else f"expected {expected}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_number(value) and value == int(value) and value < 2**63
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(_is_number(each) and each < 1 for each in value)
+
+
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "number": (_is_number, "a number of at least 0"),
+    "integer": (_is_whole, "a whole number of at least 0"),
+    "positive": (lambda value: _is_whole(value) and value >= 1, "a whole number of at least 1"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "text": (lambda value: isinstance(value, str), "text"),
+    "pair": (_is_pair, "two numbers in [0, 1), such as [0.9, 0.95]"),
+}

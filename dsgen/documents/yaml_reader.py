@@ -36,24 +36,24 @@ _MAX_DIGITS = 400
 _TAG = "tag:yaml.org,2002:"
 
 
-def read_yaml_file(path: FilePath, shown_as: str | None = None) -> Document:
-    """Read a YAML file.
+def read_yaml_file(path: FilePath) -> Document:
+    """Read a YAML file. Raises DocumentError for anything that cannot be read, the file itself included."""
+    return read_yaml_bytes(read_bytes(path), str(path))
 
-    `shown_as` is the name that positions carry (default: the path as given).
-    Raises DocumentError for anything that cannot be read, the file itself included.
-    """
-    shown = shown_as if shown_as is not None else str(path)
+
+def read_bytes(path: FilePath) -> bytes:
+    """The content of a document's file, at most one byte more than a document may have. Raises DocumentError."""
+    shown = Position(str(path))
     try:
         if path.is_dir():
-            raise DocumentError("is a folder, not a file", Position(shown))
+            raise DocumentError("is a folder, not a file", shown)
         if not path.is_file() and path.exists():
-            raise DocumentError("is not a regular file", Position(shown))
+            raise DocumentError("is not a regular file", shown)
         with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+            return stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise DocumentError(f"cannot be read: {reason}", Position(shown)) from None
-    return read_yaml_bytes(data, shown)
+        raise DocumentError(f"cannot be read: {reason}", shown) from None
 
 
 def read_yaml_bytes(data: bytes, file: str) -> Document:
@@ -226,12 +226,14 @@ class _Builder:
 
     def _key(self, event: Any) -> tuple[str, Position]:
         place = self._position(event)
-        if not isinstance(event, yaml.ScalarEvent):
+        if not isinstance(event, yaml.ScalarEvent) or "\0" in event.value:
             raise DocumentError("a key must be plain text", place)
         return event.value, place
 
     def _scalar(self, event: Any, place: Position) -> Any:
         tag, plain = event.tag, event.implicit[0]
+        if "\0" in event.value:
+            raise DocumentError("text with a NUL character, which no file or shell can hold", place)
         if tag in (None, "!") or plain:
             if plain and tag is None:
                 try:

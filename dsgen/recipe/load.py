@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
 from dsgen.documents.document import Document
 from dsgen.documents.errors import DocumentError
-from dsgen.documents.positions import Path, Position
-from dsgen.documents.yaml_reader import read_yaml_file, read_yaml_text
+from dsgen.documents.positions import Path, Position, dotted, undotted
+from dsgen.documents.yaml_reader import read_bytes, read_yaml_bytes, read_yaml_text
 
 MAX_CHAIN = 16
+"""Files of a recipe and all that it extends."""
 
 _FOLDER_RELATIVE: tuple[Path, ...] = (("model",), ("weights",), ("tokenizer",), ("data", "files"), ("entrypoint",))
 """Fields that may hold a path relative to the folder of the file that says them."""
@@ -25,7 +27,7 @@ _SHORT_FORMS: dict[Path, str] = {
     ("zero", "offload", "optimizer"): "device",
     ("zero", "offload", "parameters"): "device",
 }
-"""Fields whose plain text is short for a mapping with this key, so that an override can add a key beside it."""
+"""Fields whose plain text is short for a mapping with this key, so that another key can be laid beside it."""
 
 _SET = re.compile(r"([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)=(.*)\Z", re.DOTALL)
 
@@ -55,51 +57,58 @@ def load_recipe(path: FilePath, overrides: Iterable[str] = ()) -> LoadedRecipe:
     Mappings are merged key by key, anything else is replaced; the file that extends wins.
     Raises DocumentError with a position for whatever cannot be read or followed.
     """
-    chain: list[FilePath] = []
     inputs: list[Input] = []
-    folder = path.parent
-    document = _load_chain(path, str(path), folder, chain, inputs)
+    document = _load_chain(path, path.parent, (), inputs)
     overrides = tuple(overrides)
     for text in overrides:
         document = _apply_override(document, text)
-    return LoadedRecipe(path=path, folder=folder, document=document, inputs=tuple(inputs), overrides=overrides)
+    return LoadedRecipe(path=path, folder=path.parent, document=document, inputs=tuple(inputs), overrides=overrides)
 
 
 def _load_chain(
-    path: FilePath, shown: str, folder: FilePath, chain: list[FilePath], inputs: list[Input], origin: Position | None = None
+    path: FilePath,
+    folder: FilePath,
+    chain: tuple[FilePath, ...],
+    inputs: list[Input],
+    origin: Position | None = None,
 ) -> Document:
+    """The recipe at `path` laid over the one that it extends, and so on; `chain` are the files that led here.
+
+    `origin` is the place of the `extends` that names `path`.
+    """
+    place = origin or Position(str(path))
     try:
         real = path.resolve()
-    except (OSError, RuntimeError):
-        raise DocumentError("cannot be read: its symbolic links form a cycle", origin or Position(shown)) from None
-    if origin is not None and not path.is_file():
-        raise DocumentError(
-            f"extends {shown!r}, which is not there", origin, help="give the path relative to this file's folder"
-        )
+    except (OSError, RuntimeError, ValueError):
+        raise DocumentError("cannot be read: its symbolic links form a cycle", place) from None
     if real in chain:
-        raise DocumentError(
-            "extends a recipe that extends it in turn: "
-            + " -> ".join(p.name for p in [*chain[chain.index(real) :], real]),
-            origin or Position(shown),
-            help="break the cycle",
-        )
+        names = " -> ".join(each.name for each in (*chain[chain.index(real) :], real))
+        raise DocumentError(f"extends a recipe that extends it in turn: {names}", place, help="break the cycle")
     if len(chain) >= MAX_CHAIN:
-        raise DocumentError(f"extends more than {MAX_CHAIN} recipes in a row", origin or Position(shown))
-    document = read_yaml_file(path, shown)
-    inputs.append(Input(name=_relative(path, folder), sha256=hashlib.sha256(path.read_bytes()).hexdigest()))
+        raise DocumentError(f"extends more than {MAX_CHAIN - 1} recipes in a row", place)
+    try:
+        data = read_bytes(path)
+    except DocumentError as error:
+        if origin is None:
+            raise
+        raise DocumentError(
+            f"extends {str(path)!r}, which {error.message}", origin, help="give the path relative to this file's folder"
+        ) from None
+    document = read_yaml_bytes(data, str(path))
+    inputs.append(Input(name=_relative(path, folder), sha256=hashlib.sha256(data).hexdigest()))
     value = document.value
     if not isinstance(value, dict):
         what = "is empty" if value is None else "holds no mapping at its top"
         raise DocumentError(f"{what}: a recipe is a mapping of fields", document.at(()), help="start with `schema: 1`")
     if "extends" not in value:
         return document
-    base_name = value["extends"]
-    place = document.at(("extends",))
-    if not isinstance(base_name, str) or not base_name or "\0" in base_name:
-        raise DocumentError("extends must be the path of one recipe", place)
+    base_name, base_place = value["extends"], document.at(("extends",))
+    if not isinstance(base_name, str) or not base_name:
+        raise DocumentError("extends must be the path of one recipe", base_place)
     base_path = path.parent / base_name
-    base = _load_chain(base_path, str(base_path), folder, [*chain, real], inputs, place)
-    return _merge(_rebased(base, base_path.parent, path.parent), _without(document, "extends"))
+    base = _load_chain(base_path, folder, (*chain, real), inputs, base_place)
+    own = replace(document, value={key: inner for key, inner in value.items() if key != "extends"})
+    return _merged(_rebased(base, base_path.parent, path.parent), own)
 
 
 def _relative(path: FilePath, folder: FilePath) -> str:
@@ -111,32 +120,29 @@ def _rebased(document: Document, base: FilePath, target: FilePath) -> Document:
     """Relative paths of a base recipe, rewritten to count from the folder of the recipe that extends it."""
     if base.resolve() == target.resolve():
         return document
-    value = dict(document.value)
+    value = document.value
     for field in _FOLDER_RELATIVE:
-        holder = value
-        for part in field[:-1]:
-            inner = holder.get(part)
-            if not isinstance(inner, dict):
-                break
-            holder[part] = holder = dict(inner)
-        else:
-            name = field[-1]
-            said = holder.get(name)
-            if isinstance(said, str):
-                holder[name] = _rebase_one(field, said, base, target)
-            elif isinstance(said, list):
-                holder[name] = [_rebase_one(field, x, base, target) if isinstance(x, str) else x for x in said]
-    return Document(
-        file=document.file, value=value, values=document.values, keys=document.keys, sources=document.sources
-    )
+        value = _changed(value, field, functools.partial(_rebase, field, base, target))
+    return replace(document, value=value)
 
 
-def _rebase_one(field: Path, said: str, base: FilePath, target: FilePath) -> str:
-    if field != ("data", "files") and not is_path(said):
+def _changed(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+    """The value with what stands at `path`, if anything does, changed."""
+    if not path:
+        return change(value)
+    if not isinstance(value, dict) or path[0] not in value:
+        return value
+    return {**value, path[0]: _changed(value[path[0]], path[1:], change)}
+
+
+def _rebase(field: Path, base: FilePath, target: FilePath, said: Any) -> Any:
+    if isinstance(said, list):
+        return [_rebase(field, base, target, each) for each in said]
+    if not isinstance(said, str) or not said.strip() or said.startswith("~") or FilePath(said).is_absolute():
         return said
-    if FilePath(said).is_absolute():
-        return said
-    return _relative(base / said, target) if field == ("data", "files") else "./" + _relative(base / said, target)
+    if field == ("data", "files"):
+        return _relative(base / said, target)
+    return "./" + _relative(base / said, target) if is_path(said) else said
 
 
 def is_path(text: str) -> bool:
@@ -144,74 +150,72 @@ def is_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or text.endswith(".json")
 
 
-def _without(document: Document, key: str) -> Document:
-    value = {k: v for k, v in document.value.items() if k != key}
+def _merged(base: Document, over: Document) -> Document:
+    """`over` laid over `base`; every position is that of the document that says the value."""
+    replaced: set[Path] = set()
+    lengthened: dict[Path, Path] = {}
+    value = _merged_value(base.value, over.value, (), replaced, lengthened)
+
+    def kept(positions: Mapping[Path, Position]) -> dict[Path, Position]:
+        old = {
+            path: at
+            for path, at in positions.items()
+            if not any(path[:end] in replaced for end in range(len(path) + 1))
+        }
+        return old | {long: positions[short] for long, short in lengthened.items()}
+
     return Document(
-        file=document.file, value=value, values=document.values, keys=document.keys, sources=document.sources
+        file=over.file,
+        value=value,
+        values={**kept(base.values), **over.values},
+        keys={**kept(base.keys), **over.keys},
+        sources={**base.sources, **over.sources},
     )
 
 
-def _merge(base: Document, over: Document) -> Document:
-    values = dict(base.values)
-    keys = dict(base.keys)
-    merged = _merge_value(base.value, over.value, (), values, keys, over)
-    values[()] = over.at(())
-    return Document(
-        file=over.file, value=merged, values=values, keys=keys, sources={**base.sources, **over.sources}
-    )
-
-
-def _merge_value(
-    base: Any, over: Any, path: Path, values: dict[Path, Position], keys: dict[Path, Position], document: Document
-) -> Any:
-    if isinstance(base, dict) and isinstance(over, dict):
-        merged = dict(base)
-        values[path] = document.at(path)
-        for key, value in over.items():
-            inner = (*path, key)
-            keys[inner] = document.at_key(inner)
-            merged[key] = _merge_value(base.get(key), value, inner, values, keys, document)
-        return merged
-    for table in (values, keys):
-        for known in [p for p in table if p[: len(path)] == path and (len(p) > len(path) or table is values)]:
-            del table[known]
-    values.update({p: at for p, at in document.values.items() if p[: len(path)] == path})
-    keys.update({p: at for p, at in document.keys.items() if p[: len(path)] == path})
-    return over
+def _merged_value(base: Any, over: Any, path: Path, replaced: set[Path], lengthened: dict[Path, Path]) -> Any:
+    """Notes in `replaced` where a value of `over` stands instead of one of `base`, and in `lengthened` the key that a
+    short form of `base` now stands at."""
+    if isinstance(base, str) and isinstance(over, dict) and path in _SHORT_FORMS:
+        long = (*path, _SHORT_FORMS[path])
+        base = {_SHORT_FORMS[path]: base}
+        lengthened[long] = path
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        replaced.add(path)
+        return over
+    merged = dict(base)
+    for key, value in over.items():
+        merged[key] = _merged_value(base.get(key), value, (*path, key), replaced, lengthened)
+    return merged
 
 
 def _apply_override(document: Document, text: str) -> Document:
     shown = f"--set {text if len(text) <= 80 else text[:77] + '...'}"
+    place = Position(shown)
     match = _SET.match(text)
     if match is None:
-        raise DocumentError("is not PATH=VALUE", Position(shown), help="write for example --set zero.stage=3")
-    path: Path = tuple(
-        int(index) if index else name for name, index in re.findall(r"([A-Za-z_][\w-]*)|\[(\d+)\]", match[1])
-    )
+        raise DocumentError("is not PATH=VALUE", place, help="write for example --set zero.stage=3")
+    path = undotted(match[1])
+    if path == ("extends",):
+        raise DocumentError("extends is followed before --set is read", place, help="write it into the recipe")
     try:
         given = read_yaml_text(match[2], shown)
     except DocumentError as error:
-        raise DocumentError(error.message, Position(shown), help="the value is read as YAML") from None
-    values = dict(document.values)
-    keys = dict(document.keys)
-    place = Position(shown)
+        raise DocumentError(error.message, place, help="the value is read as YAML") from None
     value = _replaced(document.value, path, 0, given.value, place)
-    for end in range(1, len(path) + 1):
-        values.setdefault(path[:end], place)
-        keys.setdefault(path[:end], place)
-    for table in (values, keys):
-        for known in [p for p in table if len(p) > len(path) and p[: len(path)] == path]:
-            del table[known]
-    values[path] = keys[path] = place
-    for inner in given.values:
-        values[path + inner] = place
-    for inner in given.keys:
-        keys[path + inner] = place
-    return Document(
-        file=document.file,
+
+    def moved(old: Mapping[Path, Position], new: Mapping[Path, Position]) -> dict[Path, Position]:
+        """Everything in the new value stands in the override, as do the sections that it makes."""
+        table = {known: at for known, at in old.items() if known[: len(path)] != path}
+        for end in range(1, len(path)):
+            table.setdefault(path[:end], place)
+        return table | {path + inner: place for inner in new} | {path: place}
+
+    return replace(
+        document,
         value=value,
-        values=values,
-        keys=keys,
+        values=moved(document.values, given.values),
+        keys=moved(document.keys, given.keys),
         sources={**document.sources, shown: shown},
     )
 
@@ -222,9 +226,9 @@ def _replaced(value: Any, path: Path, at: int, new: Any, place: Position) -> Any
     part = path[at]
     if isinstance(part, int):
         if not isinstance(value, list) or part >= len(value):
-            raise DocumentError(f"there is no item [{part}] to replace", place)
+            raise DocumentError(f"there is no item {dotted(path[: at + 1])} to replace", place)
         return [_replaced(x, path, at + 1, new, place) if i == part else x for i, x in enumerate(value)]
-    base = value if isinstance(value, dict) else {}
     if isinstance(value, str) and path[:at] in _SHORT_FORMS:
-        base = {_SHORT_FORMS[path[:at]]: value}
+        value = {_SHORT_FORMS[path[:at]]: value}
+    base = value if isinstance(value, dict) else {}
     return {**base, part: _replaced(base.get(part), path, at + 1, new, place)}

@@ -10,11 +10,11 @@ from typing import Any
 
 from dsgen.catalog.models import Architecture, BadArchitecture, UnknownModel, from_config, load_preset
 from dsgen.documents.document import Document
-from dsgen.documents.positions import Position
+from dsgen.documents.errors import DocumentError
+from dsgen.documents.positions import Path, Position, dotted
+from dsgen.documents.yaml_reader import MAX_BYTES, read_bytes
 from dsgen.findings import Finding, Severity
 from dsgen.recipe.load import Input, is_path
-
-MAX_CONFIG_BYTES = 4 * 2**20
 
 
 class ModelProblem(Exception):
@@ -54,35 +54,48 @@ def _from_file(name: str, folder: FilePath, document: Document) -> tuple[Archite
         path = folder / FilePath(name).expanduser()
         if path.is_dir():
             path, name = path / "config.json", name.rstrip("/") + "/config.json"
-        with path.open("rb") as stream:
-            data = stream.read(MAX_CONFIG_BYTES + 1)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _problem(
-            "REC004", f"{name!r} cannot be read: {reason}", place, help="the path counts from the recipe's folder"
-        ) from None
+        data = read_bytes(path)
+    except (DocumentError, OSError, ValueError, RuntimeError) as error:
+        reason = error.message if isinstance(error, DocumentError) else f"cannot be read: {error}"
+        raise _problem("REC004", f"{name!r} {reason}", place, help="the path counts from the recipe's folder") from None
     try:
-        if len(data) > MAX_CONFIG_BYTES:
-            raise ValueError(f"larger than {MAX_CONFIG_BYTES // 2**20} MiB")
-        config = json.loads(data.decode("utf-8-sig"))
-        if not isinstance(config, dict):
-            raise ValueError("holds no JSON object")
-    except (ValueError, RecursionError) as error:
+        config = _read_json(data)
+    except ValueError as error:
         raise _problem("REC004", f"{name!r} is not a model's config.json: {error}", place) from None
-    digest = hashlib.sha256(data).hexdigest()
-    return _written_out(config, FilePath(name).parent.name or "custom", document), (Input(name=name, sha256=digest),)
+    architecture = _written_out(config, FilePath(name).parent.name or "custom", document, source=f"{name!r}: ")
+    return architecture, (Input(name=name, sha256=hashlib.sha256(data).hexdigest()),)
 
 
-def _written_out(config: Mapping[str, Any], name: str, document: Document) -> Architecture:
+def _read_json(data: bytes) -> dict[str, Any]:
+    """Raises ValueError with a reason for people."""
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB")
+    try:
+        config = json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(config, dict):
+        raise ValueError("it holds no JSON object")
+    return config
+
+
+def _written_out(config: Mapping[str, Any], name: str, document: Document, *, source: str = "") -> Architecture:
     try:
         return from_config(config, name=name)
     except BadArchitecture as error:
-        field = getattr(error, "field", None)
-        position = document.at(("model", field)) if field else document.at(("model",))
-        raise _problem("REC005", f"model: {error}", position) from None
+        path = ("model", error.field)
+        raise _problem(
+            "REC005",
+            f"{source}{error.field} {error.problem}",
+            document.at(path),
+            path=path if document.has(path) else ("model",),
+            help=f"expected {error.expected}",
+        ) from None
 
 
-def _problem(code: str, message: str, position: Position, *, help: str = "") -> ModelProblem:
+def _problem(code: str, message: str, position: Position, *, path: Path = ("model",), help: str = "") -> ModelProblem:
     return ModelProblem(
-        Finding(code=code, severity=Severity.ERROR, message=message, position=position, path="model", help=help)
+        Finding(code=code, severity=Severity.ERROR, message=message, position=position, path=dotted(path), help=help)
     )

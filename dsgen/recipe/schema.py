@@ -1,7 +1,8 @@
 """The recipe: every field, its type, its default and what it means.
 
 Types only. What fields mean to each other (batch arithmetic, stage against offload, precision against
-device) stands in `dsgen/rules`; what is left out is decided in `dsgen/recipe/resolve`.
+device) stands in `dsgen/rules`; what is left out is decided in `dsgen/recipe/resolve`. A field that may be left out
+and is null counts as left out, so that `memory:` with its keys commented away and `--set schedule=null` mean that.
 The descriptions here are the field reference and the editor help (`dsgen schema recipe`).
 """
 
@@ -9,7 +10,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from dsgen.recipe import units
 
@@ -31,12 +41,30 @@ Bytes = Annotated[int, BeforeValidator(units.size), _quantity("integer", "a size
 Seconds = Annotated[float, BeforeValidator(units.seconds), _quantity("number", "a duration: 30min, 2h")]
 Part = Annotated[float, BeforeValidator(units.fraction), _quantity("number", "a part: 10% or 0.1")]
 Number = Annotated[float, BeforeValidator(units.number), WithJsonSchema({"type": "number"})]
+Text = Annotated[StrictStr, BeforeValidator(units.text), WithJsonSchema({"type": "string", "minLength": 1})]
 
 PrecisionType = Literal["fp32", "fp16", "bf16"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_left_out(cls, value: Any) -> Any:
+        return without_nulls(cls, value) if isinstance(value, dict) else value
+
+
+class _OpenSection(_Section):
+    """A section whose other keys are DeepSpeed's: the rules check them."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def without_nulls(section: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
+    """What is said in a section: fields that may be left out and are null are not."""
+    optional = {info.alias or name for name, info in section.model_fields.items() if not info.is_required()}
+    return {key: inner for key, inner in value.items() if inner is not None or key not in optional}
 
 
 def _as_type(value: Any) -> Any:
@@ -52,7 +80,9 @@ class Precision(_Section):
     loss_scale: Literal["dynamic"] | Number | None = Field(
         None, description="fp16 only: `dynamic`, or a fixed scale above 0."
     )
-    initial_scale_power: NotNegative | None = Field(None, description="fp16, dynamic scale: start at 2 to this power.")
+    initial_scale_power: NotNegative | None = Field(
+        None, le=32, description="fp16, dynamic scale: start at 2 to this power."
+    )
     loss_scale_window: Positive | None = Field(
         None, description="fp16, dynamic scale: raise the scale after this many steps without an overflow."
     )
@@ -76,7 +106,7 @@ class Batch(_Section):
 
 class Length(_Section):
     steps: Positive | None = Field(None, description="Optimizer steps.")
-    epochs: Number | None = Field(None, gt=0, description="Passes over the data.")
+    epochs: Number | None = Field(None, gt=0, le=100_000, description="Passes over the data.")
     tokens: Positive | None = Field(None, description="Tokens seen: 2B.")
 
 
@@ -90,15 +120,15 @@ def _as_device(value: Any) -> Any:
 
 class OffloadOptimizer(_Section):
     device: OffloadDevice = Field(description="Where the optimizer states live.")
-    path: StrictStr | None = Field(None, description="nvme only: folder on the fast disk.")
+    path: Text | None = Field(None, description="nvme only: folder on the fast disk.")
     pin_memory: StrictBool | None = Field(None, description="Page-locked host memory.")
     buffer_count: Positive | None = Field(None, description="nvme only: buffers in the pool.")
-    ratio: Part | Literal[1] | None = Field(None, description="Stage 3: part of the states that is offloaded.")
+    ratio: Part | None = Field(None, gt=0, description="Stage 3: part of the states that is offloaded.")
 
 
 class OffloadParameters(_Section):
     device: OffloadDevice = Field(description="Where the 16-bit parameters live.")
-    path: StrictStr | None = Field(None, description="nvme only: folder on the fast disk.")
+    path: Text | None = Field(None, description="nvme only: folder on the fast disk.")
     pin_memory: StrictBool | None = Field(None, description="Page-locked host memory.")
     buffer_count: Positive | None = Field(None, description="nvme only: buffers in the pool.")
     buffer_size: Positive | None = Field(None, description="nvme only: elements per buffer.")
@@ -114,39 +144,35 @@ class Offload(_Section):
     )
 
 
-class Zero(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
-
-    stage: Literal[0, 1, 2, 3] = Field(description="ZeRO stage.")
-    offload: Offload = Field(Offload(), description="What moves from device memory to host memory or disk.")
+class Zero(_OpenSection):
+    stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(units.choice)] = Field(description="ZeRO stage.")
+    offload: Offload = Field(
+        default_factory=Offload, description="What moves from device memory to host memory or disk."
+    )
 
 
 class EveryLayers(_Section):
     every: Positive = Field(description="Keep the input of every N-th layer and recompute the layers between.")
 
 
-
-
 class Adapter(_Section):
     type: Literal["lora"] = Field("lora", description="The kind of adapter.")
     rank: Positive = Field(description="Rank of the two small matrices.")
     alpha: Number | None = Field(None, gt=0, description="Scale numerator; 2 x rank when left out.")
-    targets: Literal["all-linear"] | list[StrictStr] = Field(
+    targets: Literal["all-linear"] | Annotated[list[Text], Field(min_length=1)] = Field(
         "all-linear", description="Linear layers that get an adapter: names such as q_proj, or `all-linear`."
     )
     dropout: Number = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input.")
 
 
-class Optimizer(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
+class Optimizer(_OpenSection):
+    type: Text = Field(description="DeepSpeed's own name: AdamW, Adam, Lion, Adagrad, Lamb, Muon, ...")
+    lr: Number = Field(
+        gt=0, description="Peak learning rate. Other parameters stand beside it under DeepSpeed's names."
+    )
 
-    type: StrictStr = Field(description="DeepSpeed's own name: AdamW, Adam, Lion, Adagrad, Lamb, Muon, ...")
-    lr: Number = Field(gt=0, description="Peak learning rate. Other parameters stand beside it under DeepSpeed's names.")
 
-
-class Schedule(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
-
+class Schedule(_OpenSection):
     type: Literal["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", "constant"] = Field(
         description="DeepSpeed's own name, or `constant` for none. Its parameters stand beside it."
     )
@@ -162,11 +188,11 @@ class Parallel(_Section):
 
 
 class Hardware(_Section):
-    device: StrictStr = Field(description="A device of the catalogue (`dsgen devices`): ascend-910b3-64g, cpu, ...")
+    device: Text = Field(description="A device of the catalogue (`dsgen devices`): ascend-910b3-64g, cpu, ...")
     per_node: Positive | None = Field(None, description="Devices (ranks) used on each node.")
-    nodes: Positive | None = Field(None, description="Nodes; the number of `hosts` when those are given.")
-    hosts: list[StrictStr] | None = Field(None, description="Host names, the first one is the master.")
-    host_memory: Bytes | None = Field(None, description="Memory of one node.")
+    nodes: Positive | None = Field(None, le=10_000, description="Nodes; the number of `hosts` when those are given.")
+    hosts: list[Text] | None = Field(None, min_length=1, description="Host names, the first one is the master.")
+    host_memory: Bytes | None = Field(None, gt=0, description="Memory of one node.")
     cores: Positive | None = Field(None, description="CPU cores of one node.")
 
 
@@ -174,7 +200,7 @@ class Memory(_Section):
     reclaim_every: NotNegative | None = Field(
         None, description="Give cached device memory back every N optimizer steps; 0 never."
     )
-    headroom: Part = Field(0.1, description="Part of the memory that stays free when dsgen says that a job fits.")
+    headroom: Part = Field(0.1, lt=1, description="Part of the memory that stays free when dsgen says that a job fits.")
 
 
 class Data(_Section):
@@ -189,9 +215,9 @@ class Data(_Section):
         description="packed: texts run on across sequences; truncated: one text per sequence; instruction: prompt "
         "and answer, loss on the answer only.",
     )
-    field: StrictStr = Field("text", description="Field of a row that holds the text.")
-    prompt_field: StrictStr = Field("prompt", description="mode instruction: field of the prompt.")
-    answer_field: StrictStr = Field("answer", description="mode instruction: field of the answer.")
+    field: Text = Field("text", description="Field of a row that holds the text.")
+    prompt_field: Text = Field("prompt", description="mode instruction: field of the prompt.")
+    answer_field: Text = Field("answer", description="mode instruction: field of the answer.")
     shuffle: StrictBool = Field(True, description="Shuffle by the seed in every epoch.")
 
 
@@ -208,7 +234,9 @@ class Checkpoint(_Section):
 
 
 class Restart(_Section):
-    attempts: NotNegative = Field(description="Start again from the newest checkpoint after a failure, at most N times.")
+    attempts: NotNegative = Field(
+        description="Start again from the newest checkpoint after a failure, at most N times."
+    )
 
 
 class Logging(_Section):
@@ -219,16 +247,18 @@ class Logging(_Section):
 class Recipe(_Section):
     """A training job in a few lines."""
 
-    schema_: Literal[1] = Field(alias="schema", description="Version of the recipe format: 1.")
+    schema_: Annotated[Literal[1], BeforeValidator(units.choice)] = Field(
+        alias="schema", description="Version of the recipe format: 1."
+    )
     name: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = Field(
         description="Name of the job: letters, digits, dot, dash, underscore. Run folders carry it."
     )
     description: StrictStr = Field("", description="What the job is for.")
-    model: StrictStr | dict[str, Any] = Field(
+    model: Text | dict[str, Any] = Field(
         description="A preset (llama-2-13b), a plain size (13b), a path to a Hugging Face config.json or model "
-        "folder (it holds a slash or ends in .json), or the fields of a config.json."
+        "folder (it starts with ./, ../, / or ~, or ends in .json), or the fields of a config.json."
     )
-    weights: StrictStr | None = Field(
+    weights: Text | None = Field(
         None, description="Folder or file of safetensors to start from; random weights when left out."
     )
     adapter: Adapter | None = Field(None, description="Train a LoRA adapter instead of all weights.")
@@ -251,17 +281,15 @@ class Recipe(_Section):
     loss: Literal["plain", "chunked"] | ChunkedLoss = Field(
         "plain", description="plain, or chunked so that the fp32 logits of all tokens never exist at once."
     )
-    parallel: Parallel = Field(Parallel(), description="Tensor and sequence parallelism.")
+    parallel: Parallel = Field(default_factory=Parallel, description="Tensor and sequence parallelism.")
     hardware: Hardware = Field(description="Devices and hosts.")
-    memory: Memory = Field(Memory(), description="Reclaiming cached memory; headroom.")
+    memory: Memory = Field(default_factory=Memory, description="Reclaiming cached memory; headroom.")
     data: Data = Field(description="Training text.")
-    tokenizer: StrictStr = Field(
-        "bytes", description="`bytes`, a path to a tokenizer folder or file, or a hub name."
-    )
+    tokenizer: Text = Field("bytes", description="`bytes`, a path to a tokenizer folder or file, or a hub name.")
     evaluation: Evaluation | None = Field(None, description="Loss on held-out data while training.")
-    checkpoint: Checkpoint = Field(Checkpoint(), description="Saving the training state.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Saving the training state.")
     restart: Restart | None = Field(None, description="Starting again after a failure.")
-    logging: Logging = Field(Logging(), description="Reporting.")
+    logging: Logging = Field(default_factory=Logging, description="Reporting.")
     seed: NotNegative = Field(42, lt=2**32, description="Seed of weights and data order.")
     launcher: Literal["deepspeed", "torchrun", "slurm", "openmpi", "mpich", "kubernetes"] = Field(
         "deepspeed", description="What starts the ranks."
@@ -269,8 +297,10 @@ class Recipe(_Section):
     environment: dict[str, StrictStr | StrictBool | Number] = Field(
         {}, description="Environment variables of the job; they win over what dsgen derives."
     )
-    entrypoint: StrictStr | None = Field(None, description="Your own training script instead of the rendered one.")
+    entrypoint: Text | None = Field(None, description="Your own training script instead of the rendered one.")
     trust_remote_code: StrictBool = Field(
         False, description="Let transformers run Python code that comes with the model."
     )
-    deepspeed: dict[str, Any] = Field({}, description="Raw keys of ds_config.json, merged last and checked all the same.")
+    deepspeed: dict[str, Any] = Field(
+        {}, description="Raw keys of ds_config.json, merged last and checked all the same."
+    )

@@ -1,13 +1,15 @@
 """Numbers with units, as people write them: `64GiB`, `2M`, `30min`, `10%`.
 
 Each function takes what YAML gave and returns a plain number in the base unit (bytes, items, seconds,
-a fraction), or raises ValueError with a sentence that says what is expected.
+a fraction), or raises ValueError: with `expected ...`, which the reader of the message sees beside what was given,
+or with a sentence of its own.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Any
 
 _BYTES = {
@@ -24,6 +26,7 @@ _BYTES = {
 }
 _COUNT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _SECONDS = {
+    "": 1,
     "s": 1,
     "sec": 1,
     "second": 1,
@@ -39,21 +42,36 @@ _SECONDS = {
     "day": 86400,
     "days": 86400,
 }
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*\Z")
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z%]*)\s*\Z")
 _LIMIT = 2**63 - 1
 
 
 def number(value: Any) -> float:
     """A finite number; text is refused, since quotes around a number are a slip that DeepSpeed would meet later."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"expected a number, got {shown(value)}")
+        raise ValueError("expected a number")
     try:
         result = float(value)
     except OverflowError:
-        raise ValueError("is too large") from None
+        raise ValueError("expected a number below 1e308") from None
     if not math.isfinite(result):
-        raise ValueError(f"expected a finite number, got {value}")
+        raise ValueError("expected a finite number")
     return result
+
+
+def text(value: Any) -> str:
+    """Text with something in it."""
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    if not value.strip():
+        raise ValueError("expected text that is not empty")
+    return value
+
+
+def choice(value: Any) -> Any:
+    """A value to compare with a few small numbers; true and false, which Python takes for 1 and 0, as text."""
+    unlike = isinstance(value, bool) or (isinstance(value, int) and abs(value) > _LIMIT)
+    return str(value) if unlike else value
 
 
 def count(value: Any) -> int:
@@ -75,7 +93,7 @@ def size(value: Any) -> int:
         value = amount * _BYTES[unit.lower()]
     result = _whole(value, rounding=True)
     if result < 0:
-        raise ValueError("a size cannot be negative")
+        raise ValueError("expected a size of at least 0")
     return result
 
 
@@ -85,10 +103,10 @@ def seconds(value: Any) -> float:
         amount, unit = _split(value, "a duration such as 30min")
         if unit.lower() not in _SECONDS:
             raise ValueError(f"unit {unit!r} is unknown: write s, min, h or d")
-        value = amount * _SECONDS[unit.lower()]
+        value = float(amount * _SECONDS[unit.lower()])
     result = number(value)
     if result < 0:
-        raise ValueError("a duration cannot be negative")
+        raise ValueError("expected a duration of at least 0")
     return result
 
 
@@ -97,11 +115,11 @@ def fraction(value: Any) -> float:
     if isinstance(value, str):
         amount, unit = _split(value, "a part such as 10% or 0.1")
         if unit != "%":
-            raise ValueError("write a part as 10% or 0.1")
-        value = amount / 100
+            raise ValueError("expected a part such as 10% or 0.1")
+        value = float(amount / 100)
     result = number(value)
-    if not 0 <= result < 1:
-        raise ValueError("expected a part between 0% and below 100%")
+    if not 0 <= result <= 1:
+        raise ValueError("expected a part from 0% to 100%")
     return result
 
 
@@ -114,29 +132,29 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:57] + "...")
     if isinstance(value, dict):
-        return "a mapping"
+        return "a mapping" if value else "an empty mapping"
     if isinstance(value, list):
-        return "a list"
+        return "a list" if value else "an empty list"
     text = str(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _split(text: str, expected: str) -> tuple[float, str]:
+def _split(text: str, expected: str) -> tuple[Decimal, str]:
+    """The amount and the unit of a quantity; exact, so that 1.001k is 1001."""
     match = _QUANTITY.match(text)
     if match is None or len(text) > 64:
-        raise ValueError(f"expected {expected}, got {shown(text)}")
-    return float(match[1]), match[2]
+        raise ValueError(f"expected {expected}")
+    return Decimal(match[1]), match[2]
 
 
 def _whole(value: Any, *, rounding: bool = False) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"expected a whole number, got {shown(value)}")
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"expected a whole number, got {value}")
-        if not rounding and value != int(value):
-            raise ValueError(f"expected a whole number, got {value}")
-        value = int(value)
-    if abs(value) > _LIMIT:
-        raise ValueError("is too large")
-    return value
+    """`value` as an int. Raises ValueError unless it is whole, finite and below 2^63."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise ValueError("expected a whole number")
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("expected a whole number")
+    if not -_LIMIT <= value <= _LIMIT:
+        raise ValueError("expected a number below 2^63")
+    if not rounding and value != int(value):
+        raise ValueError("expected a whole number")
+    return int(value)

@@ -9,54 +9,20 @@ from dsgen.catalog.devices import Device, UnknownDevice, load_device
 from dsgen.catalog.models import Architecture
 from dsgen.catalog.parameters import adapter_parameters, adapter_targets, count_parameters
 from dsgen.documents.document import Document
-from dsgen.documents.positions import Path, Position, dotted, undotted
+from dsgen.documents.positions import Position, dotted
 from dsgen.findings import Finding, Severity
-from dsgen.recipe.schema import Adapter, EveryLayers, OffloadOptimizer, OffloadParameters
+from dsgen.recipe.schema import Adapter, Zero
+from dsgen.recipe.typed import Typed
 from dsgen.recipe.unbuilt import unbuilt_fields
-from dsgen.rules.view import Neutral, View
+from dsgen.recipe.words import SCALE_KEYS, decided, get, in_recipe_words, raw_config, said_config
+from dsgen.rules.view import Neutral, View, lookup
 
-_WORDS: Mapping[Path, Path] = {
-    ("train_batch_size",): ("batch", "global"),
-    ("train_micro_batch_size_per_gpu",): ("batch", "micro"),
-    ("gradient_accumulation_steps",): ("batch", "accumulation"),
-    ("zero_optimization", "stage"): ("zero", "stage"),
-    ("zero_optimization", "offload_optimizer", "nvme_path"): ("zero", "offload", "optimizer", "path"),
-    ("zero_optimization", "offload_optimizer"): ("zero", "offload", "optimizer"),
-    ("zero_optimization", "offload_param", "nvme_path"): ("zero", "offload", "parameters", "path"),
-    ("zero_optimization", "offload_param"): ("zero", "offload", "parameters"),
-    ("zero_optimization",): ("zero",),
-    ("fp16",): ("precision",),
-    ("bf16",): ("precision",),
-    ("data_types", "grad_accum_dtype"): ("precision", "accumulate"),
-    ("optimizer", "params"): ("optimizer",),
-    ("optimizer",): ("optimizer",),
-    ("scheduler", "params"): ("schedule",),
-    ("scheduler",): ("schedule",),
-    ("gradient_clipping",): ("gradient_clipping",),
-}
-"""ds_config.json path -> recipe path; what follows the prefix is kept. The longest prefix wins."""
-
-OFFLOAD_NAMES = {"path": "nvme_path"}
-"""Recipe name -> ds_config.json name inside an offload section, where they differ."""
+_INTERVALS = ("evaluation.every", "checkpoint.every_steps", "memory.reclaim_every", "logging.every")
 
 
-def in_recipe_words(path: Neutral, document: Document) -> Path:
-    """Where the recipe says, or would say, what a neutral path means."""
-    neutral = undotted(path) if isinstance(path, str) else path
-    raw: Path = ("deepspeed", *neutral)
-    if document.has(raw):
-        return raw
-    for end in range(len(neutral), 0, -1):
-        words = _WORDS.get(neutral[:end])
-        if words is not None:
-            return words + neutral[end:]
-    return neutral
-
-
-def recipe_view(
-    fields: Mapping[str, Any], architecture: Architecture | None, document: Document
-) -> tuple[View, list[Finding]]:
+def recipe_view(typed: Typed, architecture: Architecture | None, document: Document) -> tuple[View, list[Finding]]:
     """The view of the fields that could be read, and findings about names that are in no catalog."""
+    fields = typed.fields
     findings: list[Finding] = []
 
     def locate(path: Neutral, *, key: bool = False) -> Position:
@@ -66,61 +32,74 @@ def recipe_view(
     def spell(path: Neutral) -> str:
         return dotted(in_recipe_words(path, document))
 
-    hardware, batch, zero = fields.get("hardware"), fields.get("batch"), fields.get("zero")
-    precision, length, data = fields.get("precision"), fields.get("length"), fields.get("data")
-    optimizer, schedule, parallel = fields.get("optimizer"), fields.get("schedule"), fields.get("parallel")
-    adapter: Adapter | None = fields.get("adapter")
-    raw = merged({"zero_optimization": dict(zero.model_extra or {})} if zero else {}, fields.get("deepspeed") or {})
-    device = _device(hardware.device if hardware else None, document, findings)
-    per_node = _per_node(hardware, device)
-    hosts = tuple(hardware.hosts) if hardware and hardware.hosts else None
-    nodes = (hardware.nodes or (len(hosts) if hosts else 1)) if hardware else None
-    checkpointing = fields.get("activation_checkpointing")
+    def said(*path: str) -> Any:
+        return get(fields, *path)
+
+    adapter: Adapter | None = said("adapter")
+    config = said_config(fields)
+    device = _device(said("hardware", "device"), document, findings)
+    # A default stands in for what is left out, not for what is written and wrong.
+    written = said("hardware", "model_fields_set") or ()
+    default = default_per_node(device) if device else None
+    per_node = said("hardware", "per_node") if "per_node" in written else default
+    hosts = tuple(said("hardware", "hosts") or ()) or None
+    counted = len(hosts or ()) or None if "hosts" in written else 1
+    nodes = said("hardware", "nodes") if "nodes" in written else counted
+    targets, files = said("adapter", "targets"), said("data", "files")
     view = View(
         locate=locate,
         spell=spell,
-        config=merged(_said_config(fields), raw),
-        raw=raw,
-        stage=zero.stage if zero else None,
-        offload_optimizer=_offload_device(zero, "optimizer"),
-        offload_parameters=_offload_device(zero, "parameters"),
-        precision=precision.type if precision else None,
-        accumulate=precision.accumulate if precision else None,
-        loss_scale=precision.loss_scale if precision else None,
-        scale_keys=_scale_keys(precision),
-        micro_batch=batch.micro if batch else None,
-        accumulation=batch.accumulation if batch else None,
-        global_batch=batch.global_ if batch else None,
-        sequence_length=batch.sequence_length if batch else None,
-        devices=nodes * per_node if nodes and per_node else None,
-        tensor_parallel=parallel.tensor if parallel else None,
-        sequence_parallel=parallel.sequence if parallel else None,
-        steps=length.steps if length else None,
-        epochs=length.epochs if length else None,
-        tokens=length.tokens if length else None,
-        has_length=length is not None and not _wrong_inside(document, length, "length"),
+        config=config,
+        raw=raw_config(fields),
+        decided=decided(fields),
+        own_names={"zero_optimization": tuple(Zero.model_fields)},
+        stage=said("zero", "stage"),
+        offload_optimizer=said("zero", "offload", "optimizer", "device"),
+        offload_parameters=said("zero", "offload", "parameters", "device"),
+        precision=said("precision", "type"),
+        accumulate=said("precision", "accumulate"),
+        loss_scale=said("precision", "loss_scale"),
+        scale_keys=tuple(name for name in SCALE_KEYS if said("precision", name) is not None),
+        micro_batch=said("batch", "micro"),
+        accumulation=said("batch", "accumulation"),
+        global_batch=said("batch", "global_"),
+        sequence_length=said("batch", "sequence_length"),
+        has_batch="batch" not in typed.wrong,
+        devices=nodes * per_node if nodes and per_node and "parallel" not in typed.wrong else None,
+        tensor_parallel=said("parallel", "tensor"),
+        sequence_parallel=said("parallel", "sequence"),
+        steps=said("length", "steps"),
+        epochs=said("length", "epochs"),
+        tokens=said("length", "tokens"),
+        has_length="length" not in typed.wrong,
+        intervals={path: every for path in _INTERVALS if (every := said(*path.split(".")))},
+        derives_steps=True,
+        saves_every=bool(said("checkpoint", "every_steps") or said("checkpoint", "every")),
+        checkpoints_kept=said("checkpoint", "keep") if "checkpoint" not in typed.wrong else None,
         architecture=architecture,
         trainable_parameters=trainable_parameters(architecture, adapter),
-        adapter_targets=tuple(adapter.targets) if adapter and isinstance(adapter.targets, list) else (),
-        checkpoint_every_layers=checkpointing.every if isinstance(checkpointing, EveryLayers) else None,
-        weights=fields.get("weights"),
-        trust_remote_code=fields.get("trust_remote_code"),
+        adapter_rank=said("adapter", "rank"),
+        adapter_targets=tuple(targets) if isinstance(targets, list) else (),
+        checkpoint_every_layers=said("activation_checkpointing", "every"),
+        weights=said("weights"),
+        trust_remote_code=said("trust_remote_code"),
         device=device,
         per_node=per_node,
         nodes=nodes,
         hosts=hosts,
-        launcher=fields.get("launcher"),
-        optimizer=optimizer.type if optimizer else None,
-        optimizer_parameters=_parameters(optimizer),
-        schedule=schedule.type if schedule else None,
-        schedule_parameters=dict(schedule.model_extra or {}) if schedule else {},
-        environment={name: environment_text(value) for name, value in (fields.get("environment") or {}).items()},
-        data_files=data_files(data.files) if data else None,
-        data_builtin=data.builtin if data else None,
-        data_mode=data.mode if data else None,
-        has_data=data is not None and not _wrong_inside(document, data, "data"),
-        tokenizer=fields.get("tokenizer"),
-        unbuilt=unbuilt_fields(fields, document),
+        launcher=said("launcher"),
+        optimizer=said("optimizer", "type"),
+        optimizer_parameters=_mapping(lookup(config, "optimizer.params")),
+        schedule=said("schedule", "type"),
+        schedule_parameters=_mapping(lookup(config, "scheduler.params")),
+        environment={name: environment_text(value) for name, value in (said("environment") or {}).items()},
+        data_files=data_files(files),
+        data_builtin=said("data", "builtin"),
+        data_mode=said("data", "mode"),
+        data_said=tuple(sorted(said("data", "model_fields_set") or ())),
+        has_data="data" not in typed.wrong,
+        tokenizer=said("tokenizer"),
+        unbuilt=unbuilt_fields(fields),
     )
     return view, findings
 
@@ -158,60 +137,8 @@ def environment_text(value: Any) -> str:
     return str(value)
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`: mappings key by key, anything else replaced."""
-    out = dict(base)
-    for key, value in over.items():
-        inner = out.get(key)
-        out[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return out
-
-
-def _said_config(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What the recipe says about zero_optimization, in the shape of ds_config.json."""
-    zero = fields.get("zero")
-    if zero is None:
-        return {}
-    section: dict[str, Any] = dict(zero.model_extra or {})
-    if zero.stage is not None:
-        section["stage"] = zero.stage
-    offload = zero.offload
-    for name, key in (("optimizer", "offload_optimizer"), ("parameters", "offload_param")):
-        part: OffloadOptimizer | OffloadParameters | None = getattr(offload, name, None) if offload else None
-        if part is not None:
-            section[key] = offload_config(part)
-    return {"zero_optimization": section}
-
-
-def offload_config(part: OffloadOptimizer | OffloadParameters) -> dict[str, Any]:
-    """An offload section as ds_config.json says it; only what the recipe says."""
-    said = part.model_dump(exclude_none=True)
-    return {OFFLOAD_NAMES.get(name, name): value for name, value in said.items()}
-
-
-def _offload_device(zero: Any, name: str) -> str | None:
-    part = getattr(zero.offload, name, None) if zero and zero.offload else None
-    return part.device if part else None
-
-
-def _scale_keys(precision: Any) -> tuple[str, ...]:
-    names = ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
-    return tuple(name for name in names if precision and getattr(precision, name, None) is not None)
-
-
-def _parameters(optimizer: Any) -> dict[str, Any]:
-    if optimizer is None:
-        return {}
-    rate = {} if optimizer.lr is None else {"lr": optimizer.lr}
-    return rate | dict(optimizer.model_extra or {})
-
-
-def _per_node(hardware: Any, device: Device | None) -> int | None:
-    if hardware is None:
-        return None
-    if hardware.per_node is not None:
-        return int(hardware.per_node)
-    return default_per_node(device) if device else None
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def default_per_node(device: Device) -> int:
@@ -237,11 +164,3 @@ def _device(name: str | None, document: Document, findings: list[Finding]) -> De
             )
         )
         return None
-
-
-def _wrong_inside(document: Document, section: Any, name: str) -> bool:
-    """Whether a salvaged section lost a field that the document gives, so that counting its fields would mislead."""
-    said = document.value.get(name) if isinstance(document.value, dict) else None
-    if not isinstance(said, dict):
-        return True
-    return any(getattr(section, key, None) is None and value is not None for key, value in said.items())

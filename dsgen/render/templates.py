@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,11 +51,12 @@ def sh(value: Any) -> str:
 def env_value(value: Any) -> str:
     """A value for a line NAME=VALUE of DeepSpeed's environment file.
 
-    DeepSpeed takes everything up to the line's end and hands it to the remote shell as `export NAME=VALUE` without
-    quotes of its own (launcher/multinode_runner.py), so the quotes must stand in the file. A value cannot hold a line
-    break; the rules have refused those.
+    DeepSpeed hands the line to each node's shell as `export NAME=VALUE`; where the value holds anything but word
+    characters and @%+=:,./- it puts double quotes around it and escapes nothing (launcher/multinode_runner.py,
+    add_export). So what a shell reads inside double quotes is escaped here, and % is doubled, because pdsh replaces
+    %n, %h and %u. A value cannot hold a line break; the rules have refused those.
     """
-    return shlex.quote(_plain(value))
+    return re.sub(r'([\\"$`])', r"\\\1", _plain(value)).replace("%", "%%")
 
 
 def to_json(value: Any) -> str:

@@ -36,7 +36,7 @@ def parallel_divides_devices(view: View) -> Iterator[Problem]:
 def batch_has_two_of_three(view: View) -> Iterator[Problem]:
     """Fewer than two of micro batch, accumulation and global batch are given, so the third is unknown."""
     given = [value for value in (view.micro_batch, view.accumulation, view.global_batch) if value is not None]
-    if len(given) >= 2 or view.sequence_length is None:
+    if len(given) >= 2 or not view.has_batch:
         return
     yield Problem(
         path="batch",

@@ -17,7 +17,9 @@ def one_source(view: View) -> Iterator[Problem]:
     if not view.has_data:
         return
     if (view.data_files is None) == (view.data_builtin is None):
-        said = "both files and builtin are given" if view.data_files is not None else "neither files nor builtin is given"
+        said = (
+            "both files and builtin are given" if view.data_files is not None else "neither files nor builtin is given"
+        )
         yield Problem(path="data", message=f"{said}: the training text is not decided", help="give exactly one")
     elif view.data_files is not None and not view.data_files:
         yield Problem(path="data.files", message="the list of files is empty", help="name at least one file")
@@ -25,29 +27,40 @@ def one_source(view: View) -> Iterator[Problem]:
 
 @rule("DAT002")
 def files_are_readable_kinds(view: View) -> Iterator[Problem]:
-    """A data file of a kind that is not read. A glob without an ending is left to the run."""
+    """A data file of a kind that is not read. A glob whose ending is open is left to the run."""
     for index, name in enumerate(view.data_files or ()):
         base = name.replace("\\", "/").rpartition("/")[2]
         suffix = base[base.rfind(".") :] if "." in base else ""
-        if suffix and "*" not in suffix and suffix not in SUFFIXES:
-            yield Problem(
-                path=f"data.files[{index}]",
-                message=f"{name!r} is of a kind that is not read ({suffix})",
-                help=f"use {', '.join(SUFFIXES)}",
-            )
         if not name.strip():
             yield Problem(path=f"data.files[{index}]", message="an empty name", help="name a file")
+        elif suffix not in SUFFIXES and not set("*?[") & set(suffix or base):
+            yield Problem(
+                path=f"data.files[{index}]",
+                message=f"{name!r} is of a kind that is not read" + (f" ({suffix})" if suffix else ""),
+                help=f"use {', '.join(SUFFIXES)}; for all files of a folder write {name.rstrip('/')}/*.jsonl"
+                if not suffix
+                else f"use {', '.join(SUFFIXES)}",
+            )
 
 
 @rule("DAT003")
-def builtin_text_is_plain(view: View) -> Iterator[Problem]:
-    """The built-in text has no prompts and answers."""
-    if view.data_builtin is not None and view.data_mode == "instruction":
+def source_has_prompts_and_answers(view: View) -> Iterator[Problem]:
+    """Text without prompts and answers in a training on answers: the built-in text and .txt files have none."""
+    if view.data_mode != "instruction":
+        return
+    if view.data_builtin is not None:
         yield Problem(
             path="data.mode",
             message="the built-in text has no prompts and answers",
             help="write packed, or give files with prompts and answers",
         )
+    for index, name in enumerate(view.data_files or ()):
+        if name.endswith(".txt"):
+            yield Problem(
+                path=f"data.files[{index}]",
+                message=f"{name!r}: a .txt file has no prompts and answers",
+                help="give .jsonl or .parquet files, or write `mode: packed`",
+            )
 
 
 @rule("DAT004")
@@ -62,3 +75,15 @@ def bytes_fit_the_vocabulary(view: View) -> Iterator[Problem]:
             f"{view.architecture.vocabulary_size}",
             help=f"give the model a vocab_size of at least {BYTE_TOKENS}",
         )
+
+
+@rule("DAT005")
+def named_fields_are_read(view: View) -> Iterator[Problem]:
+    """The name of a field that no row is asked for: it does nothing in this mode or with this text."""
+    read = {"prompt_field", "answer_field"} if view.data_mode == "instruction" else {"field"}
+    if view.data_builtin is not None:
+        read = set()
+    for name in view.data_said:
+        if name in ("field", "prompt_field", "answer_field") and name not in read and view.data_mode is not None:
+            why = "the built-in text has no fields" if view.data_builtin else f"mode {view.data_mode} does not read it"
+            yield Problem(path=f"data.{name}", message=f"{name} does nothing: {why}", help="remove it", on_key=True)

@@ -20,7 +20,7 @@ def nodes_match_hosts(view: View) -> Iterator[Problem]:
         return
     yield Problem(
         path="hardware.hosts",
-        message=f"{len(view.hosts)} hosts are named for {view.nodes} nodes",
+        message=f"hosts named: {len(view.hosts)}; nodes: {view.nodes}",
         help="name one host per node, or leave nodes out",
     )
 
@@ -28,13 +28,13 @@ def nodes_match_hosts(view: View) -> Iterator[Problem]:
 @rule("HWD002")
 def node_has_the_devices(view: View) -> Iterator[Problem]:
     """More devices per node than a server of that kind has."""
-    limit = view.device.devices_per_server if view.device else None
-    if limit is None or view.per_node is None or view.per_node <= limit:
+    device = view.device
+    if device is None or device.kind == "cpu" or view.per_node is None or view.per_node <= device.devices_per_server:
         return
     yield Problem(
         path="hardware.per_node",
-        message=f"a server holds {limit} {view.device.id}, not {view.per_node}",  # type: ignore[union-attr]
-        help=f"write at most {limit} and take more nodes",
+        message=f"a server holds {device.devices_per_server} {device.id}, not {view.per_node}",
+        help=f"write at most {device.devices_per_server} and take more nodes",
     )
 
 
@@ -87,11 +87,23 @@ def hosts_are_named(view: View) -> Iterator[Problem]:
 
 
 @rule("HWD006")
-def cpu_runs_on_one_node(view: View) -> Iterator[Problem]:
+def cpu_has_the_ranks(view: View) -> Iterator[Problem]:
     """More ranks on a CPU than any host has cores is a slip of a digit."""
     if view.device is not None and view.device.kind == "cpu" and (view.per_node or 1) > 256:
         yield Problem(
             path="hardware.per_node",
             message=f"{view.per_node} CPU ranks on one host",
             help="write at most 256",
+        )
+
+
+@rule("HWD007")
+def hosts_are_for_several_nodes(view: View) -> Iterator[Problem]:
+    """A host name for a job of one node: it runs where it is started, and no hostfile is written."""
+    if view.hosts is not None and view.nodes == 1 and len(view.hosts) == 1:
+        yield Problem(
+            path="hardware.hosts",
+            message="hosts does nothing with one node: the job runs on the machine where it is started",
+            help="remove it",
+            on_key=True,
         )

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsgen.catalog.deepspeed_keys import Key, Keys, load_keys
+from dsgen.catalog.lookup import nearest
 from dsgen.documents.positions import Path
 from dsgen.rules.registry import Problem, rule
-from dsgen.rules.view import View, lookup
+from dsgen.rules.view import View, keys_of, shown
 
 _OWN_RULES = {("optimizer", "params"), ("scheduler", "params")}
 """Sections whose keys depend on the type beside them: the families `optimizer` and `schedule` check them."""
+
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "activation_checkpointing": "the models of train.py do not call DeepSpeed's checkpoint function; write "
+    "`activation_checkpointing` at the top of the recipe",
+    "autotuning": "nothing here starts DeepSpeed's tuner",
+    "compile": "train.py does not call engine.compile()",
+    "data_efficiency": "train.py reads the data itself",
+    "dataloader_drop_last": "train.py reads the data itself",
+    "disable_allgather": "DeepSpeed does not read it",
+    "pipeline": "the models of train.py are no pipelines",
+    "vocabulary_size": "DeepSpeed does not read it",
+}
+"""Keys that DeepSpeed knows and that change nothing in the rendered train.py: key -> why."""
 
 
 @rule("KEY001")
@@ -22,12 +37,12 @@ def key_is_known(view: View) -> Iterator[Problem]:
     (`zero_optimisation` trains at stage 0); in the others DeepSpeed refuses to start.
     """
     keys = load_keys()
-    for path, _ in _said(view.config):
+    for path, _ in keys_of(view.config):
         section, name = ".".join(map(str, path[:-1])), str(path[-1])
-        if not _checked(keys, section) or _known(keys, section, name) or ".".join(map(str, path)) in keys.removed:
+        if not _checked(keys, section) or _key(keys, path) is not None or _canonical(keys, path) in keys.removed:
             continue
         ignored = keys.section_policy(section) == "ignored"
-        near = keys.suggestions(f"{section}.{name}" if section else name) if "." not in name else ()
+        near = nearest(name, view.own_names.get(section, ())) or _suggestions(keys, section, name)
         yield Problem(
             path=path,
             message=f"DeepSpeed {keys.version} knows no key {name!r} "
@@ -42,9 +57,8 @@ def key_is_known(view: View) -> Iterator[Problem]:
 def key_is_not_removed(view: View) -> Iterator[Problem]:
     """A key that DeepSpeed no longer has: its presence alone is an error, whatever its value."""
     keys = load_keys()
-    for path, _ in _said(view.config):
-        reason = keys.removed.get(".".join(map(str, path)))
-        if reason is not None:
+    for path, _ in keys_of(view.config):
+        if _canonical(keys, path) in keys.removed:
             yield Problem(
                 path=path,
                 message=f"DeepSpeed {keys.version} refuses to start with {path[-1]}, which it no longer has",
@@ -61,9 +75,9 @@ def value_is_right(view: View) -> Iterator[Problem]:
     fails on it late in others.
     """
     keys = load_keys()
-    for path, value in _said(view.config):
-        key = keys.get(".".join(map(str, path))) if all("." not in str(part) for part in path) else None
-        if key is None or path[:2] in _OWN_RULES:
+    for path, value in keys_of(view.config):
+        key = _key(keys, path)
+        if path[:2] in _OWN_RULES and len(path) > 2:
             continue
         problem = value_problem(key, value)
         if problem is not None:
@@ -76,41 +90,36 @@ def raw_key_agrees(view: View) -> Iterator[Problem]:
 
     Everything that dsgen derives (buckets, memory, ranks) follows the field, so the two must not part.
     """
-    owned: dict[str, Any] = {
-        "train_batch_size": view.global_batch,
-        "train_micro_batch_size_per_gpu": view.micro_batch,
-        "gradient_accumulation_steps": view.accumulation,
-        "zero_optimization.stage": view.stage,
-        "zero_optimization.offload_optimizer.device": view.offload_optimizer or "none",
-        "zero_optimization.offload_param.device": view.offload_parameters or "none",
-        "fp16.enabled": None if view.precision is None else view.precision == "fp16",
-        "bf16.enabled": None if view.precision is None else view.precision == "bf16",
-        "bfloat16.enabled": None if view.precision is None else view.precision == "bf16",
-        "data_types.grad_accum_dtype": view.accumulate,
-        "optimizer.type": view.optimizer,
-        "scheduler.type": view.schedule or "",
-        "sequence_parallel_size": view.sequence_parallel,
-        "tensor_parallel.autotp_size": view.tensor_parallel,
-    }
-    for path, decided in owned.items():
-        raw = lookup(view.raw, path)
-        if raw is None or raw == decided:
-            continue
-        field = FIELDS[path]
-        said = f"the recipe decides it as {decided!r}" if decided not in (None, "") else "a field of the recipe decides it"
-        yield Problem(
-            path=tuple(path.split(".")), message=f"the raw key says {raw!r}, {said}", help=f"write {field} instead"
-        )
+    keys = load_keys()
+    for path, value in keys_of(view.raw):
+        canonical = _canonical(keys, path)
+        if canonical is None or value_problem(keys.get(canonical), value) is not None:
+            continue  # other rules say so
+        decided = view.decided.get(canonical)
+        if decided is not None and value != decided.value:
+            yield Problem(
+                path=path,
+                message=f"the raw key says {shown(value)}, {decided.field} decides it"
+                + (f" as {shown(decided.value)}" if decided.value is not None else ""),
+                help=f"write {decided.field} instead",
+            )
+        inside = sorted({each.field for name, each in view.decided.items() if name.startswith(f"{canonical}.")})
+        if inside and not isinstance(value, Mapping):
+            yield Problem(
+                path=path,
+                message=f"the raw key replaces the section that {', '.join(inside)} belong to",
+                help="name the keys of the section that are to change",
+            )
 
 
 @rule("KEY005")
 def key_is_current(view: View) -> Iterator[Problem]:
-    """A key that DeepSpeed still reads under an old name. Newer versions drop such keys, and then refuse or ignore them."""
+    """A key that DeepSpeed still reads under an old name; a later version refuses or ignores it."""
     keys = load_keys()
-    for path, _ in _said(view.config):
-        key = keys.get(".".join(map(str, path))) if all("." not in str(part) for part in path) else None
-        if key is not None and key.deprecated:
-            instead = " or ".join(key.replaced_by)
+    for path, _ in keys_of(view.config):
+        key = _key(keys, path)
+        if key is not None and key.deprecated and path[:2] not in _OWN_RULES:
+            instead = " or ".join(view.spell(each) for each in key.replaced_by)
             yield Problem(
                 path=path,
                 message=f"{path[-1]} is an old name that DeepSpeed is about to drop",
@@ -119,37 +128,47 @@ def key_is_current(view: View) -> Iterator[Problem]:
             )
 
 
-FIELDS: Mapping[str, str] = {
-    "train_batch_size": "batch.global",
-    "train_micro_batch_size_per_gpu": "batch.micro",
-    "gradient_accumulation_steps": "batch.accumulation",
-    "zero_optimization.stage": "zero.stage",
-    "zero_optimization.offload_optimizer.device": "zero.offload.optimizer",
-    "zero_optimization.offload_param.device": "zero.offload.parameters",
-    "fp16.enabled": "precision",
-    "bf16.enabled": "precision",
-    "bfloat16.enabled": "precision",
-    "data_types.grad_accum_dtype": "precision.accumulate",
-    "optimizer.type": "optimizer.type",
-    "scheduler.type": "schedule.type",
-    "sequence_parallel_size": "parallel.sequence",
-    "tensor_parallel.autotp_size": "parallel.tensor",
-}
-"""ds_config.json keys that fields of a recipe decide."""
+@rule("KEY006")
+def key_has_one_name(view: View) -> Iterator[Problem]:
+    """One key under two of its names (`bf16` and `bfloat16`): DeepSpeed takes one of the two values without a word."""
+    keys = load_keys()
+    seen: dict[str, Path] = {}
+    for path, _ in keys_of(view.config):
+        canonical = _canonical(keys, path)
+        first = seen.setdefault(canonical, path) if canonical is not None else path
+        if first != path and first[:-1] == path[:-1]:
+            yield Problem(
+                path=path,
+                message=f"{path[-1]} and {first[-1]} are two names of one key: only one of them would count",
+                help="remove one of the two",
+                on_key=True,
+            )
 
 
-def value_problem(key: Key, value: Any) -> str | None:
-    """What is wrong with a value of a key, as a sentence; None when DeepSpeed takes it."""
-    if value == "auto" and "auto" not in key.choices:
+@rule("KEY007")
+def raw_key_has_an_effect(view: View) -> Iterator[Problem]:
+    """A raw key that DeepSpeed knows and that changes nothing in the rendered train.py."""
+    for key, reason in WITHOUT_EFFECT.items():
+        if key in view.raw:
+            yield Problem(path=(key,), message=f"{key} does nothing: {reason}", help="remove it", on_key=True)
+
+
+def value_problem(key: Key | None, value: Any) -> str | None:
+    """What is wrong with a value, as a sentence; None when DeepSpeed takes it. `key` is None for an unknown key."""
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, float) and not math.isfinite(item) for item in items):
+        return "expected a finite number, which is all that JSON can hold"
+    if key is None:
+        return None
+    if value == "auto" and "auto" not in (*key.choices, key.default):
         return "'auto' is for a trainer that resolves it: DeepSpeed alone drops it or fails on it later"
     if not _has_type(key, value):
-        return f"expected {' or '.join(_TYPE_WORDS.get(t, t) for t in key.types)}, got {_shown(value)}"
-    items = value if isinstance(value, list) else [value]
+        return f"expected {' or '.join(_TYPE_WORDS[kind] for kind in key.types)}, got {shown(value)}"
     if key.choices and value is not None and not isinstance(value, Mapping):
-        known = {str(choice).lower() for choice in key.choices} if key.any_case else set(map(str, key.choices))
+        known = {_comparable(key, choice) for choice in key.choices}
         for item in items:
-            if (str(item).lower() if key.any_case else str(item)) not in known:
-                return f"expected one of {', '.join(map(str, key.choices))}, got {_shown(item)}"
+            if _comparable(key, item) not in known:
+                return f"expected one of {', '.join(map(str, key.choices))}, got {shown(item)}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         limits = (
             (key.minimum, value < (key.minimum or 0), "at least"),
@@ -161,6 +180,12 @@ def value_problem(key: Key, value: Any) -> str | None:
             if limit is not None and crossed:
                 return f"expected {words} {limit:g}, got {value}"
     return None
+
+
+def _comparable(key: Key, value: Any) -> str:
+    """A choice as text, so that 2.0 is 2, as it is when DeepSpeed reads a file."""
+    text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return text.lower() if key.any_case else text
 
 
 _TYPE_WORDS = {
@@ -176,7 +201,7 @@ _TYPE_WORDS = {
 
 def _has_type(key: Key, value: Any) -> bool:
     kinds = set(key.types)
-    if "python" in kinds or not kinds & set(_TYPE_WORDS):
+    if "python" in kinds:
         return True  # DeepSpeed does not say what it takes
     if value is None:
         return "null" in kinds
@@ -193,27 +218,10 @@ def _has_type(key: Key, value: Any) -> bool:
     return "dict" in kinds
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return repr(value)
-
-
-def _default_help(key: Key) -> str:
-    return f"DeepSpeed's own default is {key.default!r}" if key.has_default and key.default is not None else ""
-
-
-def _said(config: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every key of nested mappings with its value, parents before children."""
-    for name, value in config.items():
-        inner = (*path, name)
-        yield inner, value
-        if isinstance(value, Mapping):
-            yield from _said(value, inner)
+def _default_help(key: Key | None) -> str:
+    if key is None or key.default is None:
+        return ""
+    return f"DeepSpeed's own default is {shown(key.default)}"
 
 
 def _checked(keys: Keys, section: str) -> bool:
@@ -223,7 +231,21 @@ def _checked(keys: Keys, section: str) -> bool:
     return keys.canonical(section) in keys.known_sections and keys.section_policy(section) != "free"
 
 
-def _known(keys: Keys, section: str, name: str) -> bool:
+def _suggestions(keys: Keys, section: str, name: str) -> list[str]:
+    """Known keys that an unknown one may mean: those beside it by their name, others by their path."""
     if "." in name:
-        return False
-    return keys.get(f"{section}.{name}" if section else name) is not None
+        return []
+    paths = keys.suggestions(f"{section}.{name}" if section else name)
+    known = [key for key in map(keys.get, paths) if key is not None and not key.deprecated]
+    beside = keys.canonical(section)
+    return [key.name if key.path.rpartition(".")[0] == beside else key.path for key in known]
+
+
+def _canonical(keys: Keys, path: Path) -> str | None:
+    """A path by the names that DeepSpeed documents; None when a name has a dot in it, which no key has."""
+    return None if any("." in str(part) for part in path) else keys.canonical(".".join(map(str, path)))
+
+
+def _key(keys: Keys, path: Path) -> Key | None:
+    canonical = _canonical(keys, path)
+    return None if canonical is None else keys.get(canonical)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsgen.findings import Severity
 from dsgen.rules.registry import Problem, rule
 from dsgen.rules.view import View
 
@@ -20,23 +21,29 @@ def one_length(view: View) -> Iterator[Problem]:
     ]
     if len(given) == 1:
         return
-    said = f"{' and '.join(given)} are both given" if given else "none of steps, epochs, tokens is given"
+    said = f"{' and '.join(given)} are given" if given else "none of steps, epochs, tokens is given"
     yield Problem(path="length", message=f"{said}: the end of training is not decided", help="give exactly one")
 
 
 @rule("LEN002")
 def tokens_make_a_step(view: View) -> Iterator[Problem]:
-    """The tokens to train on are fewer than one optimizer step takes."""
-    ranks, micro, accumulation = view.data_parallel, view.micro_batch, view.accumulation
-    total = view.global_batch
-    if total is None and None not in (ranks, micro, accumulation):
-        total = (ranks or 0) * (micro or 0) * (accumulation or 0)
-    if view.tokens is None or view.sequence_length is None or not total:
-        return
-    per_step = total * view.sequence_length
-    if view.tokens < per_step:
+    """The tokens to train on are fewer than one optimizer step takes: the first step would already be too much."""
+    per_step = view.tokens_per_step
+    if view.tokens is not None and per_step is not None and view.tokens < per_step:
         yield Problem(
             path="length.tokens",
             message=f"{view.tokens} tokens are less than one step takes ({per_step}): nothing would be trained",
             help=f"write at least {per_step}",
         )
+
+
+@rule("LEN003", Severity.INFO)
+def interval_is_reached(view: View) -> Iterator[Problem]:
+    """Something that is done every so many steps, in a training of fewer steps: it never happens."""
+    for path, every in view.intervals.items():
+        if view.training_steps is not None and every > view.training_steps:
+            yield Problem(
+                path=path,
+                message=f"every {every} steps never comes in {view.training_steps} steps of training",
+                help=f"write at most {view.training_steps}, or remove it",
+            )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from dsgen.catalog.lookup import nearest
+from dsgen.catalog.models import SHAPE_FIELDS
 from dsgen.catalog.parameters import adapter_targets
 from dsgen.findings import Severity
 from dsgen.rules.registry import Problem, rule
@@ -36,7 +38,7 @@ def adapter_targets_exist(view: View) -> Iterator[Problem]:
     for index, target in enumerate(view.adapter_targets):
         if target in known:
             continue
-        near = difflib.get_close_matches(target, known, n=1)
+        near = nearest(target, known, 1)
         yield Problem(
             path=f"adapter.targets[{index}]",
             message=f"{target!r} is no linear layer of {view.architecture.name}",
@@ -71,3 +73,32 @@ def remote_code_is_allowed(view: View) -> Iterator[Problem]:
         "weights folder",
         help="give `weights:` (a local folder of the model) and `trust_remote_code: true`, after reading that code",
     )
+
+
+@rule("MOD005", Severity.WARNING)
+def adapter_is_low_rank(view: View) -> Iterator[Problem]:
+    """An adapter whose rank is that of the matrices beside it: it holds more than they do, and saves nothing."""
+    if view.architecture is None or view.adapter_rank is None or view.adapter_rank < view.architecture.hidden_size:
+        return
+    yield Problem(
+        path="adapter.rank",
+        message=f"rank {view.adapter_rank} is not low: the matrices of {view.architecture.name} have rank "
+        f"{view.architecture.hidden_size} at most",
+        help="write 8 to 256, or train all weights without an adapter",
+    )
+
+
+@rule("MOD006", Severity.WARNING)
+def shape_fields_are_spelt_right(view: View) -> Iterator[Problem]:
+    """A field of the model that looks like a misspelt one: unknown fields are handed to transformers as they are."""
+    fields = view.architecture.config if view.architecture is not None else {}
+    missing = [name for name in SHAPE_FIELDS if name not in fields]
+    for name in fields:
+        near = difflib.get_close_matches(name, missing, n=1, cutoff=0.85) if name not in SHAPE_FIELDS else ()
+        if near:
+            yield Problem(
+                path=("model", name),
+                message=f"{name} says nothing about the model's shape",
+                help=f"did you mean {near[0]}?",
+                on_key=True,
+            )

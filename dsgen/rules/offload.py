@@ -73,10 +73,12 @@ def settings_fit_the_device(view: View) -> Iterator[Problem]:
     """Settings of NVMe offload beside another device, or any setting beside `none`: they would do nothing."""
     for path, device in ((OPTIMIZER, view.offload_optimizer), (PARAMETERS, view.offload_parameters)):
         section = lookup(view.config, path)
-        if device in (None, "nvme") or not isinstance(section, Mapping):
+        if not isinstance(section, Mapping):
             continue
+        if device is None and "device" not in section:
+            device = "none"  # DeepSpeed's own default
         for key in section:
-            if key != "device" and (device == "none" or key in _NVME_KEYS):
+            if key != "device" and (device == "none" or (device == "cpu" and key in _NVME_KEYS)):
                 yield Problem(
                     path=f"{path}.{key}",
                     message=f"{view.spell(f'{path}.{key}').rpartition('.')[2]} does nothing with device {device}",
@@ -123,4 +125,27 @@ def parameters_take_the_optimizer_along(view: View) -> Iterator[Problem]:
             path=PARAMETERS,
             message="parameters on nvme need the optimizer states off the device too",
             help=f"give {view.spell(OPTIMIZER)}: cpu or nvme",
+        )
+
+
+@rule("OFF009")
+def super_offload_needs_stage_3(view: View) -> Iterator[Problem]:
+    """SuperOffload below stage 3, or its share of cores without it: DeepSpeed accepts both and does nothing."""
+    section = lookup(view.config, OPTIMIZER)
+    if not isinstance(section, Mapping):
+        return
+    on = section.get("super_offload")
+    if on and view.stage in (1, 2):
+        yield Problem(
+            path=f"{OPTIMIZER}.super_offload",
+            message=f"super_offload does nothing at stage {view.stage}: only stage 3 has it",
+            help="take stage 3, or remove it",
+            on_key=True,
+        )
+    if "cpuadam_cores_perc" in section and not on:
+        yield Problem(
+            path=f"{OPTIMIZER}.cpuadam_cores_perc",
+            message="cpuadam_cores_perc does nothing without super_offload",
+            help="remove it",
+            on_key=True,
         )

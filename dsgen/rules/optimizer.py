@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
+from dsgen.catalog.lookup import nearest
 from dsgen.catalog.optimizers import kind_problem, optimizer_type, optimizer_types
 from dsgen.findings import Severity
 from dsgen.rules.registry import Problem, rule
-from dsgen.rules.view import View, lookup
+from dsgen.rules.view import View, lookup, shown
+
+PARAMETERS = ("optimizer", "params")
 
 
 @rule("OPT001")
@@ -16,30 +18,28 @@ def optimizer_is_known(view: View) -> Iterator[Problem]:
     """An optimizer type that DeepSpeed does not build by name."""
     if view.optimizer is None or optimizer_type(view.optimizer) is not None:
         return
-    near = difflib.get_close_matches(view.optimizer, optimizer_types(), n=1, cutoff=0.5)
+    near = nearest(view.optimizer, optimizer_types())
     yield Problem(
         path="optimizer.type",
         message=f"optimizer {view.optimizer!r} is not one that dsgen knows DeepSpeed to train with",
-        help=f"did you mean {near[0]}?" if near else f"choose among {', '.join(optimizer_types())}",
+        help=f"did you mean {' or '.join(near)}?" if near else f"choose among {', '.join(optimizer_types())}",
     )
 
 
 @rule("OPT002")
 def parameters_are_known(view: View) -> Iterator[Problem]:
-    """A parameter that the optimizer does not take: TypeError "unexpected keyword argument" after the model is loaded."""
+    """A parameter that the optimizer does not take: TypeError "unexpected keyword argument" at start."""
     known = optimizer_type(view.optimizer) if view.optimizer else None
     if known is None:
         return
     for key in view.optimizer_parameters:
         if key in known.parameters:
             continue
-        near = difflib.get_close_matches(key, known.parameters, n=1)
+        near = nearest(key, known.parameters, 1)
         help = f"did you mean {near[0]}?" if near else f"{known.name} takes {', '.join(known.parameters)}"
         if key == "max_grad_norm":
             help = "write gradient_clipping at the top level instead"
-        yield Problem(
-            path=f"optimizer.params.{key}", message=f"{known.name} has no parameter {key}", help=help, on_key=True
-        )
+        yield Problem(path=(*PARAMETERS, key), message=f"{known.name} has no parameter {key!r}", help=help, on_key=True)
 
 
 @rule("OPT003")
@@ -51,9 +51,7 @@ def parameters_have_the_right_kind(view: View) -> Iterator[Problem]:
     for key, value in view.optimizer_parameters.items():
         problem = kind_problem(value, known.parameters[key]) if key in known.parameters else None
         if problem is not None:
-            yield Problem(path=f"optimizer.params.{key}", message=f"{key}: {problem}, got {value!r}")
-        elif known.parameters.get(key) == "number" and value < 0:
-            yield Problem(path=f"optimizer.params.{key}", message=f"{key} cannot be negative, got {value!r}")
+            yield Problem(path=(*PARAMETERS, key), message=f"{key}: {problem}, got {shown(value)}")
 
 
 @rule("OPT004")
@@ -84,3 +82,45 @@ def adam_trains_adamw(view: View) -> Iterator[Problem]:
         message="Adam with weight decay trains AdamW: DeepSpeed turns adam_w_mode on by itself",
         help="write AdamW, or `adam_w_mode: false` for Adam with L2 regularisation",
     )
+
+
+@rule("OPT006")
+def parameters_fit_the_class(view: View) -> Iterator[Problem]:
+    """A parameter that only another class behind the same optimizer type takes.
+
+    DeepSpeed builds its own fused optimizer on the device, its CPU optimizer with offload, and torch's with
+    `torch_adam`; each is a TypeError for the parameters of the others.
+    """
+    known = optimizer_type(view.optimizer) if view.optimizer else None
+    if known is None:
+        return
+    if view.optimizer_parameters.get("torch_adam") is True and "torch" in known.by_place:
+        place, words = "torch", "torch's optimizer (`torch_adam: true`)"
+    elif view.offload_optimizer in ("cpu", "nvme") and "host" in known.by_place:
+        place, words = "host", "DeepSpeed's CPU optimizer"
+    else:
+        place, words = "device", "DeepSpeed's optimizer on the device"
+    for key, value in view.optimizer_parameters.items():
+        taken = key not in known.parameters or key in known.by_place[place]
+        if key == "amsgrad" and "torch" in known.by_place and place != "torch":
+            taken = value is not True  # it has the parameter, and refuses it
+        if not taken:
+            others = [other for other, names in known.by_place.items() if key in names and other != place]
+            yield Problem(
+                path=(*PARAMETERS, key),
+                message=f"{words} takes no {key}",
+                help="remove it" + (", or add `torch_adam: true`" if "torch" in others else ""),
+                on_key=True,
+            )
+
+
+@rule("OPT007")
+def adamw_stays_adamw(view: View) -> Iterator[Problem]:
+    """`adam_w_mode: false` beside type AdamW: the type wins (runtime/engine.py)."""
+    if view.optimizer and view.optimizer.lower() == "adamw" and view.optimizer_parameters.get("adam_w_mode") is False:
+        yield Problem(
+            path=(*PARAMETERS, "adam_w_mode"),
+            message="adam_w_mode: false does nothing with type AdamW",
+            help="write type Adam for Adam with L2 regularisation, or remove it",
+            on_key=True,
+        )

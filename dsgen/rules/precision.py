@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dsgen.findings import Severity
 from dsgen.rules.registry import Problem, rule
@@ -26,7 +26,7 @@ def device_has_bf16(view: View) -> Iterator[Problem]:
 
 @rule("PRE002")
 def device_has_fp16(view: View) -> Iterator[Problem]:
-    """fp16 on a device that DeepSpeed refuses it on: "Type fp16 is not supported on your device" (runtime/engine.py)."""
+    """fp16 where DeepSpeed refuses it: "Type fp16 is not supported on your device" (runtime/engine.py)."""
     if view.precision == "fp16" and view.device is not None and not view.device.fp16:
         yield Problem(
             path="precision.type",
@@ -115,3 +115,20 @@ def old_family_needs_dynamic_scale(view: View) -> Iterator[Problem]:
             message=f"{view.device.id} clamps overflows: with a fixed scale of {view.loss_scale:g} they go unseen",
             help="write `loss_scale: dynamic`",
         )
+
+
+@rule("PRE008")
+def section_is_of_the_precision(view: View) -> Iterator[Problem]:
+    """Settings of a precision that is not in use, among DeepSpeed's own keys: they would do nothing."""
+    for name, precision in (("fp16", "fp16"), ("bf16", "bf16"), ("bfloat16", "bf16")):
+        section = view.raw.get(name)
+        if view.precision in (None, precision) or not isinstance(section, Mapping):
+            continue
+        for key in section:
+            if key != "enabled":
+                yield Problem(
+                    path=(name, key),
+                    message=f"{name}.{key} does nothing: the job trains in {view.precision}",
+                    help="remove it",
+                    on_key=True,
+                )

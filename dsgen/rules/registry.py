@@ -22,6 +22,7 @@ FAMILIES = (
     "hardware",
     "environment",
     "data",
+    "checkpoint",
     "unbuilt",
 )
 """Modules of this package that hold rules, in the order in which their findings are listed."""

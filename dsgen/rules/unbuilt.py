@@ -10,6 +10,8 @@ from dsgen.rules.view import View
 
 @rule("NYB001")
 def field_is_built(view: View) -> Iterator[Problem]:
-    """A field whose run is not built yet. It is refused with that reason, since ignoring it would train something else."""
+    """A field whose run is not built yet. It is refused, since ignoring it would train something else."""
     for path, reason in view.unbuilt.items():
-        yield Problem(path=path, message=f"{view.spell(path)} is not built yet: {reason}", help="remove it for now", on_key=True)
+        yield Problem(
+            path=path, message=f"{view.spell(path)} is not built yet: {reason}", help="remove it for now", on_key=True
+        )

@@ -8,7 +8,7 @@ wrongly, is None: rules must leave alone what they do not know.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,6 +32,16 @@ class Spell(Protocol):
     def __call__(self, path: Neutral) -> str: ...
 
 
+@dataclass(frozen=True)
+class Decided:
+    """A ds_config.json key that a field of the document decides."""
+
+    field: str
+    """The field, as the document names it."""
+    value: Any
+    """What it says; None when it leaves the value to dsgen."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class View:
     """Settings of a job as far as they are known."""
@@ -43,6 +53,11 @@ class View:
     """What the document itself says, in the shape of ds_config.json."""
     raw: Mapping[str, Any] = field(default_factory=dict)
     """Raw ds_config.json keys that stand beside fields of their own (the recipe's `deepspeed:`)."""
+    decided: Mapping[str, Decided] = field(default_factory=dict)
+    """ds_config.json path -> the field that decides it, for every key that raw keys must leave alone."""
+
+    own_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Section of ds_config.json -> names that the document has there besides DeepSpeed's."""
 
     stage: int | None = None
     offload_optimizer: str | None = None
@@ -60,6 +75,8 @@ class View:
     accumulation: int | None = None
     global_batch: int | None = None
     sequence_length: int | None = None
+    has_batch: bool = False
+    """Whether the document says batch sizes, and all that it says of them could be read."""
     devices: int | None = None
     tensor_parallel: int | None = None
     sequence_parallel: int | None = None
@@ -68,10 +85,18 @@ class View:
     epochs: float | None = None
     tokens: int | None = None
     has_length: bool = False
-    """Whether the document is of a kind that says how long to train, and its section could be read."""
+    """Whether the document is of a kind that says how long to train, and all that it says of it could be read."""
+    derives_steps: bool = False
+    """Whether a schedule without its number of steps gets that of the training."""
+    intervals: Mapping[str, int] = field(default_factory=dict)
+    """What happens every so many optimizer steps: neutral path -> steps; without what never happens."""
+    saves_every: bool = False
+    """Whether the training state is saved while training goes on."""
+    checkpoints_kept: int | None = None
 
     architecture: Architecture | None = None
     trainable_parameters: int | None = None
+    adapter_rank: int | None = None
     adapter_targets: tuple[str, ...] = ()
     checkpoint_every_layers: int | None = None
     weights: str | None = None
@@ -93,6 +118,8 @@ class View:
     data_files: tuple[str, ...] | None = None
     data_builtin: str | None = None
     data_mode: str | None = None
+    data_said: tuple[str, ...] = ()
+    """Names of the fields of the data section that the document says."""
     has_data: bool = False
     tokenizer: str | None = None
 
@@ -107,12 +134,68 @@ class View:
         shards = (self.tensor_parallel or 1) * (self.sequence_parallel or 1)
         return self.devices // shards if self.devices % shards == 0 else None
 
+    @property
+    def total_batch(self) -> int | None:
+        """Sequences per optimizer step over all ranks, said or computed."""
+        if self.global_batch is not None:
+            return self.global_batch
+        if self.data_parallel is None or self.micro_batch is None or self.accumulation is None:
+            return None
+        return self.data_parallel * self.micro_batch * self.accumulation
 
-def lookup(config: Mapping[str, Any], path: str) -> Any:
-    """Value at a dotted path of nested mappings, or None."""
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Tokens that one optimizer step trains on."""
+        if self.total_batch is None or self.sequence_length is None:
+            return None
+        return self.total_batch * self.sequence_length
+
+    @property
+    def training_steps(self) -> int | None:
+        """Optimizer steps of the whole training; None when only the data can tell."""
+        if self.steps is not None or self.tokens is None or not self.tokens_per_step:
+            return self.steps
+        return -(-self.tokens // self.tokens_per_step)
+
+    @property
+    def bf16_optimizer(self) -> bool:
+        """Whether DeepSpeed takes its BF16_Optimizer instead of ZeRO's."""
+        return uses_bf16_optimizer(self.stage, self.precision, self.accumulate, self.offload_optimizer)
+
+
+def uses_bf16_optimizer(
+    stage: int | None, precision: str | None, accumulate: str | None, offload_optimizer: str | None
+) -> bool:
+    """Whether a job runs on DeepSpeed's BF16_Optimizer (runtime/engine.py, _do_optimizer_sanity_check)."""
+    return (stage, precision, accumulate) == (1, "bf16", "fp32") and offload_optimizer in (None, "none")
+
+
+def lookup(config: Mapping[str, Any], path: str | Path) -> Any:
+    """Value at a path of nested mappings, or None."""
     value: Any = config
-    for part in path.split("."):
+    for part in path.split(".") if isinstance(path, str) else path:
         if not isinstance(value, Mapping) or part not in value:
             return None
         value = value[part]
     return value
+
+
+def keys_of(config: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every key of nested mappings with its value, parents before children."""
+    for name, value in config.items():
+        inner = (*path, name)
+        yield inner, value
+        if isinstance(value, Mapping):
+            yield from keys_of(value, inner)
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in YAML, shortened, for a message."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list) and not all(isinstance(item, (int, float, str)) for item in value):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from dsgen.documents.errors import DocumentError
 from dsgen.documents.positions import Position, dotted, undotted
-from dsgen.documents.yaml_reader import MAX_DEPTH, read_yaml_bytes, read_yaml_file, read_yaml_text
+from dsgen.documents.yaml_reader import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    read_bytes,
+    read_yaml_bytes,
+    read_yaml_file,
+    read_yaml_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +107,36 @@ def test_encodings() -> None:
         read_yaml_bytes(b"a: 1\nb: \xff\n", "f")
 
 
+def test_keys_are_text_whatever_they_look_like() -> None:
+    document = read_yaml_text("1: a\ntrue: b\n~: c\n'x.y': d\n2.50: e\n", "f")
+    assert document.value == {"1": "a", "true": "b", "~": "c", "x.y": "d", "2.50": "e"}
+    assert document.has(("x.y",)) and not document.has(("x", "y"))
+    assert str(document.at_key(("x.y",))) == "f:4:1"
+    assert str(document.at_key(("none",))) == "f:1:1"
+
+
+@pytest.mark.parametrize("text", ["[a]: 1", "{a: 1}: 1", "? - a\n: 1", "x: &k a\n*k : 1"])
+def test_other_keys_are_refused(text: str) -> None:
+    with pytest.raises(DocumentError, match="a key must be plain text"):
+        read_yaml_text(text, "f")
+
+
+def test_an_aliased_value_stands_where_the_alias_does() -> None:
+    document = read_yaml_text("a: &x\n  k: 1\nb: *x\n", "f")
+    assert str(document.at(("b",))) == "f:3:4"
+    assert str(document.at(("b", "k"))) == "f:2:6"
+
+
+def test_a_document_has_a_largest_size(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_bytes(b"#" * MAX_BYTES)
+    assert read_yaml_file(path).value is None
+    path.write_bytes(b"#" * (MAX_BYTES + 10))
+    assert len(read_bytes(path)) == MAX_BYTES + 1
+    with pytest.raises(DocumentError, match="is larger than 4 MiB"):
+        read_yaml_file(path)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="No such file"):
         read_yaml_file(tmp_path / "none.yaml")
@@ -119,7 +156,10 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), max_size=20),
+        st.none()
+        | st.booleans()
+        | st.integers(-(10**18), 10**18)
+        | st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), max_size=20),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc-_ é", min_size=1), inner, max_size=3),
         max_leaves=10,
     )

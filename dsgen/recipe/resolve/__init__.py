@@ -18,6 +18,7 @@ from dsgen.recipe.resolve.environment import decide_environment
 from dsgen.recipe.resolve.ledger import SAID, Ledger
 from dsgen.recipe.resolve.optimizer import optimizer_config, schedule_config
 from dsgen.recipe.resolve.precision import decide_accumulate, precision_config
+from dsgen.recipe.resolve.said import as_read
 from dsgen.recipe.resolve.zero import Facts, zero_config
 from dsgen.recipe.schema import ChunkedLoss, EveryLayers, Recipe
 from dsgen.recipe.view import (
@@ -25,9 +26,10 @@ from dsgen.recipe.view import (
     data_files,
     default_per_node,
     environment_text,
-    merged,
     trainable_parameters,
 )
+from dsgen.recipe.words import merged
+from dsgen.rules.view import uses_bf16_optimizer
 
 BACKENDS = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
 CHUNK_TOKENS = 1024
@@ -55,12 +57,20 @@ def resolve(checked: CheckedRecipe) -> Plan:
     trainable = trainable_parameters(architecture, recipe.adapter)
     assert trainable is not None
     parameters = count_parameters(architecture)
+    offload = recipe.zero.offload
+    offload_optimizer = offload.optimizer.device if offload.optimizer else "none"
     facts = Facts(
-        architecture=architecture, parameters=parameters, trainable=trainable, device=device, ranks=ranks
+        architecture=architecture,
+        parameters=parameters,
+        trainable=trainable,
+        device=device,
+        ranks=ranks,
+        bf16_optimizer=uses_bf16_optimizer(recipe.zero.stage, recipe.precision.type, accumulate, offload_optimizer),
     )
+    raw = as_read(recipe.deepspeed)
     clipping = ledger.choose(
         "gradient_clipping",
-        _raw_number(recipe, "gradient_clipping") if recipe.gradient_clipping is None else recipe.gradient_clipping,
+        recipe.gradient_clipping,
         1.0,
         "the usual norm for language models; written out because the default differs between DeepSpeed versions "
         "(0 before 0.19.4)",
@@ -71,15 +81,17 @@ def resolve(checked: CheckedRecipe) -> Plan:
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": clipping,
         "steps_per_print": ledger.note(
-            "steps_per_print", max(10, recipe.logging.every), "DeepSpeed's own line in the log of rank 0; every step is in metrics.jsonl"
+            "steps_per_print",
+            max(10, recipe.logging.every),
+            "DeepSpeed's own line in the log of rank 0; every step is in metrics.jsonl",
         ),
         **precision_config(recipe.precision, accumulate, device, ledger),
         "zero_optimization": zero_config(recipe.zero, facts, ledger),
         **optimizer_config(recipe.optimizer, ledger),
         **schedule_config(recipe.schedule, recipe.optimizer.lr, steps, ledger),
     }
-    config = merged(config, recipe.deepspeed)
-    for path, value in _leaves(recipe.deepspeed):
+    config = merged(config, raw)
+    for path, value in _leaves(raw):
         ledger.note(path, value, "a raw key of the recipe")
 
     environment = decide_environment(
@@ -122,8 +134,8 @@ def resolve(checked: CheckedRecipe) -> Plan:
         epochs=recipe.length.epochs,
         tokens=recipe.length.tokens,
         stage=recipe.zero.stage,
-        offload_optimizer=recipe.zero.offload.optimizer.device if recipe.zero.offload.optimizer else "none",
-        offload_parameters=recipe.zero.offload.parameters.device if recipe.zero.offload.parameters else "none",
+        offload_optimizer=offload_optimizer,
+        offload_parameters=offload.parameters.device if offload.parameters else "none",
         checkpoint_every_layers=_checkpoint_every_layers(recipe, architecture, ledger),
         loss_chunk_tokens=_loss_chunk(recipe, ledger),
         data=_data(recipe),
@@ -204,11 +216,6 @@ def _data(recipe: Recipe) -> plan.Data:
 def _names_a_hub(recipe: Recipe) -> bool:
     weights_on_hub = recipe.weights is not None and not is_path(recipe.weights)
     return weights_on_hub or (recipe.tokenizer != "bytes" and not is_path(recipe.tokenizer))
-
-
-def _raw_number(recipe: Recipe, key: str) -> float | None:
-    value = recipe.deepspeed.get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping
 
 from dsgen.catalog.devices import Device
+from dsgen.catalog.environment import load_environment
 from dsgen.recipe.plan import EnvironmentVariable
 from dsgen.recipe.resolve.ledger import SAID
 
@@ -21,7 +22,10 @@ def decide_environment(
             device.kind,
             "DeepSpeed falls back to the CPU without a word when the device's software is not found",
         ),
-        "TOKENIZERS_PARALLELISM": ("false", "tokenizer threads of several ranks on one host only get in each other's way"),
+        "TOKENIZERS_PARALLELISM": (
+            "false",
+            "tokenizer threads of several ranks on one host only get in each other's way",
+        ),
     }
     if offline:
         derived["HF_HUB_OFFLINE"] = ("1", "the recipe names nothing on a hub, so nothing is looked up there")
@@ -34,22 +38,22 @@ def decide_environment(
         )
     if device.kind == "npu":
         derived |= _ascend(device, name, nodes, said)
-    elif device.kind == "cuda":
+    elif device.kind == "cuda" and "PYTORCH_CUDA_ALLOC_CONF" not in said:  # the older name of the same setting
         derived["PYTORCH_ALLOC_CONF"] = ("expandable_segments:True", "less fragmentation: segments grow in place")
     variables = {
         key: EnvironmentVariable(name=key, value=value, reason=reason) for key, (value, reason) in derived.items()
     }
+    known = load_environment()
     for key, value in said.items():
-        variables[key] = EnvironmentVariable(name=key, value=value, reason=SAID, per_node=key in PER_NODE)
+        per_node = key in known and known[key].per_node
+        variables[key] = EnvironmentVariable(name=key, value=value, reason=SAID, per_node=per_node)
     return tuple(variables[key] for key in sorted(variables))
-
-
-PER_NODE = frozenset({"HCCL_IF_IP", "HCCL_NPU_SOCKET_PORT_RANGE", "NODE_RANK", "ASCEND_RT_VISIBLE_DEVICES"})
-"""Variables whose right value differs between nodes: they must not be broadcast."""
 
 
 def _ascend(device: Device, name: str, nodes: int, said: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     connect = 1800 if nodes > 1 else 600
+    execute = said.get("HCCL_EXEC_TIMEOUT", "1836")
+    wait = int(execute) if execute.isdecimal() else 0  # 0 is for ever, which nothing can be longer than
     small = 0 < (device.memory_bytes or 0) < SMALL_DEVICE_BYTES
     buffer = 100 if small else 200
     # Ports 20000-31999: above the usual services, below Linux's ephemeral range (32768), 32 ports for each job.
@@ -65,7 +69,7 @@ def _ascend(device: Device, name: str, nodes: int, said: Mapping[str, str]) -> d
             "between device families; a multiple of 68 as the 910 family takes it",
         ),
         "DEEPSPEED_TIMEOUT": (
-            "35",
+            str(max(35, -(-wait // 60) + 4)),
             "minutes; must be longer than HCCL_EXEC_TIMEOUT, or torch gives up before HCCL says which peer is missing "
             "(DeepSpeed's default is 10)",
         ),
@@ -82,7 +86,7 @@ def _ascend(device: Device, name: str, nodes: int, said: Mapping[str, str]) -> d
         "CPU_AFFINITY_CONF": ("1", "each rank stays on the cores near its NPU"),
     }
     if device.generation != "910":
-        variables["HCCL_EVENT_TIMEOUT"] = ("1868", "must be longer than HCCL_EXEC_TIMEOUT")
+        variables["HCCL_EVENT_TIMEOUT"] = (str(wait + 32 if wait else 1868), "must be longer than HCCL_EXEC_TIMEOUT")
         if "PYTORCH_ALLOC_CONF" not in said:
             variables["PYTORCH_NPU_ALLOC_CONF"] = (
                 "expandable_segments:True",

@@ -6,6 +6,7 @@ from typing import Any
 
 from dsgen.catalog.optimizers import optimizer_type
 from dsgen.recipe.resolve.ledger import SAID, Ledger
+from dsgen.recipe.resolve.said import as_read
 from dsgen.recipe.schema import Optimizer, Schedule
 
 WARMUP_PART = 0.03
@@ -22,7 +23,7 @@ def optimizer_config(optimizer: Optimizer, ledger: Ledger) -> dict[str, Any]:
     """The optimizer section."""
     known = optimizer_type(optimizer.type)
     name = known.name if known else optimizer.type
-    said = {"lr": optimizer.lr, **(optimizer.model_extra or {})}
+    said = {"lr": optimizer.lr, **as_read(optimizer.model_extra or {}, "optimizer.params")}
     params: dict[str, Any] = {"lr": ledger.note("optimizer.params.lr", optimizer.lr, SAID)}
     for key, value in _DEFAULTS.get(name, {}).items():
         params[key] = ledger.choose(
@@ -44,13 +45,12 @@ def schedule_config(schedule: Schedule | None, lr: float, steps: int | None, led
     if schedule is None or schedule.type == "constant":
         ledger.note("scheduler", None, "a constant learning rate" if schedule is None else SAID)
         return {}
-    said = dict(schedule.model_extra or {})
+    said = as_read(schedule.model_extra or {}, "scheduler.params")
     path = "scheduler.params."
     params: dict[str, Any] = {}
 
     def choose(key: str, derived: Any, reason: str) -> None:
-        value = ledger.choose(path + key, said.get(key), derived, reason)
-        params[key] = int(value) if isinstance(value, float) and key.endswith("_steps") else value
+        params[key] = ledger.choose(path + key, said.get(key), derived, reason)
 
     if schedule.type in ("WarmupDecayLR", "WarmupCosineLR") and steps is not None:
         choose("total_num_steps", steps, "the length of training")

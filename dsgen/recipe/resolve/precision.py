@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsgen.catalog.devices import Device
-from dsgen.recipe.resolve.ledger import Ledger
+from dsgen.recipe.resolve.ledger import SAID, Ledger
 from dsgen.recipe.schema import Precision
 
 
@@ -45,7 +45,7 @@ def precision_config(precision: Precision, accumulate: str, device: Device, ledg
     config: dict[str, Any] = {}
     if precision.type == "bf16":
         config["bf16"] = {
-            "enabled": True,
+            "enabled": ledger.note("bf16.enabled", True, SAID),
             "check_grad_overflow": ledger.note(
                 "bf16.check_grad_overflow",
                 True,
@@ -54,14 +54,17 @@ def precision_config(precision: Precision, accumulate: str, device: Device, ledg
             ),
         }
     else:
-        config["fp16"] = {"enabled": True, **_loss_scale(precision, device, ledger)}
+        config["fp16"] = {
+            "enabled": ledger.note("fp16.enabled", True, SAID),
+            **_loss_scale(precision, device, ledger),
+        }
     config["data_types"] = {"grad_accum_dtype": accumulate}
     return config
 
 
 def _loss_scale(precision: Precision, device: Device, ledger: Ledger) -> dict[str, Any]:
     if isinstance(precision.loss_scale, float):
-        return {"loss_scale": ledger.choose("fp16.loss_scale", precision.loss_scale, 0.0, "")}
+        return {"loss_scale": ledger.note("fp16.loss_scale", precision.loss_scale, SAID)}
     old_family = device.overflow == "saturates"
     why = f"{device.id} clamps overflows, which costs gradients while the scale is too high: " if old_family else ""
     power = 12 if old_family else 16

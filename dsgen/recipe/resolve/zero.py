@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsgen.catalog.deepspeed_keys import load_keys
 from dsgen.catalog.devices import Device
 from dsgen.catalog.models import Architecture
 from dsgen.catalog.parameters import ParameterCount
 from dsgen.recipe.resolve.ledger import SAID, Ledger
+from dsgen.recipe.resolve.said import as_read
 from dsgen.recipe.schema import OffloadOptimizer, OffloadParameters, Zero
-from dsgen.recipe.view import offload_config
+from dsgen.recipe.words import OFFLOAD_SECTIONS, offload_config
 
 BUCKET_ELEMENTS = 50_000_000
 SUB_GROUP_ELEMENTS = 100_000_000
 LIVE_ELEMENTS = 1_000_000_000
 SMALL_DEVICE_BYTES = 40 * 2**30
+SECTION = "zero_optimization"
 
 Section = dict[str, Any]
 
@@ -31,33 +31,32 @@ class Facts:
     trainable: int
     device: Device
     ranks: int
+    bf16_optimizer: bool
+    """DeepSpeed's BF16_Optimizer takes the place of ZeRO's: it reads no other size than that of its gather."""
 
 
 def zero_config(zero: Zero, facts: Facts, ledger: Ledger) -> Section:
     """The whole section. What the recipe says wins over what is derived."""
     stage = ledger.note("zero_optimization.stage", zero.stage, SAID)
     derived: dict[str, tuple[Any, str]] = {}
-    if stage in (1, 2):
-        derived = _common(facts) | _partitioned_states(facts)
+    if facts.bf16_optimizer:
+        derived = _gathered_weights(facts)
+    elif stage in (1, 2):
+        derived = _common(facts) | _gathered_weights(facts)
     elif stage == 3:
         derived = _common(facts) | _partitioned_parameters(facts, zero)
-    said = canonical_keys(zero.model_extra or {})
+    said = {key: value for key, value in as_read(zero.model_extra or {}, SECTION).items() if value is not None}
     section: Section = {"stage": stage}
     for key, (value, reason) in derived.items():
-        section[key] = ledger.choose(f"zero_optimization.{key}", said.get(key), value, reason)
-    for key in said:
-        if key not in derived:
-            section[key] = ledger.note(f"zero_optimization.{key}", said[key], SAID)
-    for name, part in (("offload_optimizer", zero.offload.optimizer), ("offload_param", zero.offload.parameters)):
+        section[key] = ledger.choose(f"{SECTION}.{key}", said.get(key), value, reason)
+    for name, key in OFFLOAD_SECTIONS.items():
+        part: OffloadOptimizer | OffloadParameters | None = getattr(zero.offload, name)
         if part is not None and part.device != "none":
-            section[name] = _offload(f"zero_optimization.{name}", part, facts.device, ledger)
+            section[key] = _offload(f"{SECTION}.{key}", part, said.pop(key, {}), facts.device, ledger)
+    for key, value in said.items():
+        if key not in derived:
+            section[key] = ledger.note(f"{SECTION}.{key}", value, SAID)
     return section
-
-
-def canonical_keys(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of zero_optimization under the name that DeepSpeed documents: both names of a key are valid."""
-    keys = load_keys()
-    return {keys.canonical(f"zero_optimization.{key}").rpartition(".")[2]: value for key, value in said.items()}
 
 
 def _even(number: int) -> int:
@@ -74,7 +73,9 @@ def _common(facts: Facts) -> dict[str, tuple[Any, str]]:
             overlap,
             "gradients are reduced while the backward pass goes on, for a second bucket"
             if overlap
-            else ("the CPU has no streams to overlap on" if facts.device.kind == "cpu" else "one rank: nothing to send"),
+            else (
+                "the CPU has no streams to overlap on" if facts.device.kind == "cpu" else "one rank: nothing to send"
+            ),
         ),
         "reduce_scatter": (True, "each rank receives only the part of the gradients that it owns"),
         "reduce_bucket_size": (
@@ -87,12 +88,9 @@ def _common(facts: Facts) -> dict[str, tuple[Any, str]]:
     }
 
 
-def _partitioned_states(facts: Facts) -> dict[str, tuple[Any, str]]:
+def _gathered_weights(facts: Facts) -> dict[str, tuple[Any, str]]:
     bucket = _even(min(BUCKET_ELEMENTS, facts.trainable))
-    return {
-        "allgather_partitions": (True, "one all-gather per bucket instead of a broadcast per rank"),
-        "allgather_bucket_size": (bucket, "as reduce_bucket_size: it bounds the buffer of the gather after the step"),
-    }
+    return {"allgather_bucket_size": (bucket, "weights are gathered after the step through a buffer of this size")}
 
 
 def _partitioned_parameters(facts: Facts, zero: Zero) -> dict[str, tuple[Any, str]]:
@@ -133,19 +131,20 @@ def _partitioned_parameters(facts: Facts, zero: Zero) -> dict[str, tuple[Any, st
     }
 
 
-def _offload(path: str, part: OffloadOptimizer | OffloadParameters, device: Device, ledger: Ledger) -> Section:
-    said = offload_config(part)
-    section: Section = {"device": ledger.note(f"{path}.device", part.device, SAID)}
+def _offload(
+    path: str, part: OffloadOptimizer | OffloadParameters, more: Section, device: Device, ledger: Ledger
+) -> Section:
+    """`more` are keys of DeepSpeed's that the recipe's own section does not have."""
+    said = offload_config(part) | more
     pinned = device.kind != "cpu"
-    section["pin_memory"] = ledger.choose(
-        f"{path}.pin_memory",
-        part.pin_memory,
-        pinned,
+    reason = (
         "copies between host and device run at full speed from page-locked memory"
         + (" (torch_npu may round each buffer up to a power of two)" if device.kind == "npu" else "")
         if pinned
-        else "host and device memory are the same",
+        else "host and device memory are the same"
     )
+    section: Section = {"device": ledger.note(f"{path}.device", part.device, SAID)}
+    section["pin_memory"] = ledger.choose(f"{path}.pin_memory", said.get("pin_memory"), pinned, reason)
     for key, value in said.items():
         if key not in section:
             section[key] = ledger.note(f"{path}.{key}", value, SAID)

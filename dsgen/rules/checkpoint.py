@@ -1,0 +1,21 @@
+"""Saving the training state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsgen.findings import Severity
+from dsgen.rules.registry import Problem, rule
+from dsgen.rules.view import View
+
+
+@rule("CKP001", Severity.WARNING)
+def keeping_needs_saving(view: View) -> Iterator[Problem]:
+    """A number of checkpoints to keep in a training that saves at its end at most."""
+    if view.checkpoints_kept is not None and not view.saves_every:
+        yield Problem(
+            path="checkpoint.keep",
+            message="keep does nothing: no checkpoint is saved while training goes on",
+            help="give every_steps or every, or remove it",
+            on_key=True,
+        )

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import pytest
+
+from dsgen.catalog.deepspeed_keys import load_keys
+from dsgen.rules.keys import WITHOUT_EFFECT, value_problem
+
+from .conftest import Case, Findings
+
+CASES = [
+    Case(
+        code="KEY001",
+        path="deepspeed.zero_optimisation",
+        wrong="deepspeed:\n  zero_optimisation: {stage: 2} # here",
+        right="deepspeed:\n  zero_optimization: {stage: 2}",
+    ),
+    Case(
+        code="KEY001",
+        path="zero.overlap_com",
+        wrong="zero:\n  stage: 2\n  overlap_com: true # here",
+        right="zero:\n  stage: 2\n  overlap_comm: true",
+    ),
+    Case(
+        code="KEY001",
+        path="deepspeed.aio.thread_count",
+        wrong="deepspeed: {aio: {thread_count: 2}} # here",
+        right="deepspeed: {aio: {intra_op_parallelism: 2}}",
+    ),
+    Case(
+        code="KEY001",
+        path="deepspeed.zero_optimization.stage",
+        wrong="deepspeed: {zero_optimization.stage: 3} # here",
+        right="deepspeed: {tensor_parallel: {partition_config: {a.b: 3}}}",
+    ),
+    Case(
+        code="KEY002",
+        path="deepspeed.amp",
+        wrong="deepspeed: {amp: {enabled: false}} # here",
+        right="deepspeed: {torch_autocast: {enabled: false}}",
+    ),
+    Case(
+        code="KEY002",
+        path="zero.mics_shard_size",
+        wrong="zero: {stage: 3, mics_shard_size: -1} # here",
+        right="zero: {stage: 3, zero_hpz_partition_size: 8}",
+    ),
+    Case(
+        code="KEY003",
+        path="deepspeed.gradient_clipping",
+        wrong="deepspeed: {gradient_clipping: -1} # here",
+        right="deepspeed: {gradient_clipping: 0}",
+    ),
+    Case(
+        code="KEY003",
+        path="zero.reduce_bucket_size",
+        wrong="zero: {stage: 2, reduce_bucket_size: auto} # here",
+        right="zero: {stage: 2, reduce_bucket_size: 5e7}",
+    ),
+    Case(
+        code="KEY003",
+        path="deepspeed.tensorboard.enabled",
+        wrong="deepspeed:\n  tensorboard:\n    enabled: 'true' # here",
+        right="deepspeed:\n  tensorboard:\n    enabled: true",
+    ),
+    Case(
+        code="KEY003",
+        path="deepspeed.gradient_predivide_factor",
+        wrong="deepspeed: {gradient_predivide_factor: .inf} # here",
+        right="deepspeed: {gradient_predivide_factor: 1.0}",
+    ),
+    Case(
+        code="KEY003",
+        path="deepspeed.zero_optimization",
+        wrong="deepspeed: {zero_optimization: 3} # here",
+        right="deepspeed: {zero_optimization: {}}",
+    ),
+    Case(
+        code="KEY003",
+        path="deepspeed.optimizer.params",
+        wrong="deepspeed: {optimizer: {params: 3}} # here",
+        right="deepspeed: {optimizer: {params: {}}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.train_batch_size",
+        wrong="deepspeed: {train_batch_size: 128} # here",
+        right="deepspeed: {train_batch_size: 64}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.train_batch_size",
+        wrong="deepspeed: {train_batch_size: null} # here",
+        right="deepspeed: {steps_per_print: null}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.gradient_accumulation_steps",
+        wrong="deepspeed: {gradient_accumulation_steps: 8} # here",
+        right="deepspeed: {communication_data_type: fp32}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.gradient_clipping",
+        wrong="gradient_clipping: 0.5\ndeepspeed: {gradient_clipping: 2.0} # here",
+        right="gradient_clipping: 2\ndeepspeed: {gradient_clipping: 2.0}",
+    ),
+    Case(
+        code="KEY004",
+        path="zero.offload_optimizer.device",
+        wrong="zero:\n  stage: 2\n  offload_optimizer:\n    device: cpu # here",
+        right="zero:\n  stage: 2\n  offload: {optimizer: cpu}\n  offload_optimizer: {device: cpu}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.zero_optimization",
+        wrong="deepspeed: {zero_optimization: true} # here",
+        right="deepspeed: {zero_optimization: {overlap_comm: true}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.zero_optimization.offload_optimizer",
+        wrong="zero: {stage: 2, offload: {optimizer: cpu}}\n"
+        "deepspeed: {zero_optimization: {offload_optimizer: null}} # here",
+        right="zero: {stage: 2, offload: {optimizer: cpu}}\n"
+        "deepspeed: {zero_optimization: {offload_optimizer: {pin_memory: false}}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.zero_optimization.overlap_comm",
+        wrong="zero: {stage: 2, overlap_comm: true}\ndeepspeed: {zero_optimization: {overlap_comm: false}} # here",
+        right="zero: {stage: 2}\ndeepspeed: {zero_optimization: {overlap_comm: false}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.fp16.loss_scale",
+        wrong="precision: fp16\ndeepspeed: {fp16: {loss_scale: 128}} # here",
+        right="precision: fp16\ndeepspeed: {fp16: {hysteresis: 3}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.bf16.enabled",
+        wrong="deepspeed: {bf16: {enabled: false}} # here",
+        right="deepspeed: {bf16: {enabled: true}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.data_types.grad_accum_dtype",
+        wrong="deepspeed: {data_types: {grad_accum_dtype: bf16}} # here",
+        right="precision: {type: bf16, accumulate: bf16}\ndeepspeed: {data_types: {grad_accum_dtype: bf16}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.optimizer.params.lr",
+        wrong="deepspeed: {optimizer: {params: {lr: 1.0}}} # here",
+        right="deepspeed: {optimizer: {params: {lr: 2e-5, weight_decay: 0.1}}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.scheduler",
+        wrong="deepspeed:\n  scheduler: {params: {warmup_num_steps: 10}} # here",
+        right="schedule: {type: WarmupLR}\ndeepspeed:\n  scheduler: {params: {warmup_num_steps: 10}}",
+    ),
+    Case(
+        code="KEY004",
+        path="deepspeed.scheduler.type",
+        wrong="schedule: {type: WarmupLR}\ndeepspeed: {scheduler: {type: OneCycle}} # here",
+        right="schedule: {type: WarmupLR}\ndeepspeed: {scheduler: {type: WarmupLR}}",
+    ),
+    Case(
+        code="KEY005",
+        path="zero.cpu_offload",
+        wrong="zero: {stage: 2, cpu_offload: true} # here",
+        right="zero: {stage: 2, offload: {optimizer: cpu}}",
+    ),
+    Case(
+        code="KEY006",
+        path="zero.stage3_max_live_parameters",
+        wrong="zero:\n  stage: 3\n  max_live_parameters: 1000\n  stage3_max_live_parameters: 2000 # here",
+        right="zero:\n  stage: 3\n  max_live_parameters: 1000\n  stage3_max_reuse_distance: 2000",
+    ),
+    Case(
+        code="KEY006",
+        path="deepspeed.bfloat16",
+        wrong="deepspeed:\n  bf16: {enabled: true}\n  bfloat16: {enabled: true} # here",
+        right="deepspeed:\n  bfloat16: {enabled: true}",
+    ),
+    *(
+        Case(
+            code="KEY007",
+            path=f"deepspeed.{key}",
+            wrong=f"deepspeed: {{{key}: {value}}} # here",
+            right="deepspeed: {wall_clock_breakdown: true}",
+        )
+        for key, value in (
+            ("activation_checkpointing", "{partition_activations: true}"),
+            ("autotuning", "{enabled: true}"),
+            ("compile", "{deepcompile: true}"),
+            ("data_efficiency", "{enabled: true}"),
+            ("dataloader_drop_last", "true"),
+            ("disable_allgather", "true"),
+            ("pipeline", "{stages: 2}"),
+            ("vocabulary_size", "100"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, findings: Findings) -> None:
+    case.verify(findings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "help"),
+    [
+        ("zero: {stage: 2, stag: 3}", "did you mean stage?"),
+        ("zero: {stage: 2, ofload: {optimizer: cpu}}", "did you mean offload?"),
+        ("zero: {stage: 3, max_live_parameter: 3}", "did you mean stage3_max_live_parameters?"),
+        ("deepspeed: {stage: 3}", "did you mean zero_optimization.stage?"),
+        ("deepspeed: {bf_16: {enabled: true}}", "did you mean bf16"),
+        ("deepspeed: {xyzzy: 1}", "remove it"),
+        ("deepspeed: {'': 1}", "remove it"),
+    ],
+)
+def test_unknown_keys_get_the_nearest_name(fields: str, help: str, findings: Findings) -> None:
+    (found,) = findings(fields)
+    assert found.code == "KEY001"
+    assert found.help.startswith(help)
+
+
+def test_the_old_name_is_answered_in_the_recipes_words(findings: Findings) -> None:
+    (found,) = findings("zero: {stage: 3, cpu_offload: true}")
+    assert found.help == "write zero.offload.optimizer"
+
+
+def test_keys_without_effect_are_known_ones() -> None:
+    assert all(load_keys().get(key) is not None for key in WITHOUT_EFFECT)
+    assert {case.path.rpartition(".")[2] for case in CASES if case.code == "KEY007"} == set(WITHOUT_EFFECT)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("zero_optimization.stage", 2.0, None),
+        ("zero_optimization.stage", 2.5, "expected a whole number, got 2.5"),
+        ("zero_optimization.stage", 4, "expected one of 0, 1, 2, 3, got 4"),
+        ("zero_optimization.stage", True, "expected a whole number, got true"),
+        ("zero_optimization.overlap_comm", None, None),
+        ("zero_optimization.overlap_comm", 1, "expected true or false or null, got 1"),
+        ("communication_data_type", "BF16", None),
+        ("communication_data_type", "bfloat16", "expected one of bf16, fp16, fp32, got 'bfloat16'"),
+        ("zero_optimization.offload_optimizer.ratio", 1.5, "expected at most 1, got 1.5"),
+        ("zero_optimization.reduce_bucket_size", 0, "expected more than 0, got 0"),
+        ("zero_optimization.zenflow.topk_ratio", 1, "expected less than 1, got 1"),
+        ("zero_optimization.zenflow.select_interval", "auto", None),
+        ("compile.passes", ["z1", "zz"], "expected one of autosp, autotp, z1, z3, got 'zz'"),
+        ("zero_optimization.leaf_module.names", {}, "expected a list, got a mapping"),
+        ("wandb.team", "x" * 100, None),
+        ("tensor_parallel.dtype", "anything", None),
+    ],
+)
+def test_values(path: str, value: object, problem: str | None) -> None:
+    key = load_keys().get(path)
+    assert key is not None
+    assert value_problem(key, value) == problem
