@@ -73,7 +73,9 @@ def test_explain_gives_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "gradient_accumulation_steps = 16\n    global = micro x accumulation x 8 data-parallel ranks" in out
 
 
-def test_errors_show_place_line_and_help(write_recipe: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_show_place_line_and_help(
+    write_recipe: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = write_recipe(
         batch={"sequence_length": 2048, "micro": 2, "global": 256},
         hardware={"device": "ascend-910b3-64g", "per_node": 7},
@@ -155,7 +157,10 @@ def test_hostile_text_comes_out_verbatim(text: str, write_recipe: Write, tmp_pat
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SETTINGS"
     )
     said = {
-        keyword.arg: _value(keyword.value) for node in ast.walk(call) if isinstance(node, ast.Call) for keyword in node.keywords
+        keyword.arg: _value(keyword.value)
+        for node in ast.walk(call)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
     }
     assert said["weights"] == said["tokenizer"] == "./" + text
     assert said["files"] == (text + ".txt", "b.jsonl")

@@ -177,7 +177,8 @@ if [ -n "$dry_run" ]; then
   echo
   exit
 fi
-: >"$run_dir/.started"
+# Also where relative paths count from, for whoever goes on with this run.
+printf '%s\n' "$base_dir" >"$run_dir/.started"
 
 # ---- the nodes
 
@@ -193,11 +194,11 @@ on_every_node() {
 on_every_node "test -x '$python' && test -f '$here/train.py' && test -f '$run_dir/.started'" \
   "no ssh without a password, or it does not see $python, $here and $run_dir under the same names" || exit 1
 
-# DeepSpeed puts a value between double quotes, as it is, in a shell line of each node.
+# DeepSpeed puts a value between double quotes, as it is, in a shell line of each node; pdsh replaces %n, %h and %u.
 env_line() {
   local value=$2
   [[ $value != *$'\n'* ]] || fail "$1 holds a line break, which cannot be sent to the nodes"
-  value=${value//\\/\\\\} value=${value//\"/\\\"} value=${value//\$/\\\$} value=${value//\`/\\\`}
+  value=${value//\\/\\\\} value=${value//\"/\\\"} value=${value//\$/\\\$} value=${value//\`/\\\`} value=${value//%/%%}
   printf '%s=%s\n' "$1" "$value"
 }
 
@@ -282,7 +283,10 @@ at_exit() {
 unset RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE LOCAL_WORLD_SIZE
 export DSGEN_JOB=$job DSGEN_CONSOLE=${DSGEN_CONSOLE:-lines} DS_ENV_FILE=$run_dir/.deepspeed_env.sent
 {
-  while IFS= read -r line; do env_line "${line%%=*}" "${line#*=}"; done <"$here/.deepspeed_env"
+  while IFS= read -r line; do
+    [[ $line =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] || fail "$here/.deepspeed_env: a line that is not NAME=VALUE: '$line'"
+    printf '%s\n' "$line"
+  done <"$here/.deepspeed_env"
   # The last line of a name counts.
   for variable in DS_ACCELERATOR DSGEN_CONSOLE DSGEN_JOB "${kept[@]}"; do
     [ -z "${!variable+set}" ] || env_line "$variable" "${!variable}"

@@ -188,7 +188,8 @@ if [ -n "$dry_run" ]; then
   echo
   exit
 fi
-: >"$run_dir/.started"
+# Also where relative paths count from, for whoever goes on with this run.
+printf '%s\n' "$base_dir" >"$run_dir/.started"
 
 # ---- operator builds
 

@@ -1,0 +1,152 @@
+"""What came of a run: its report, or the first rank that failed and what it said. Nothing here prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsgen.launch.process import LAUNCHER_LOG
+
+LAST_LINES = 15
+
+_NOISE = re.compile(r"^\[\d{4}-\d\d-\d\d .*\[(INFO|WARNING)\]|^\s*$")
+_KILLED = re.compile(r"return code = -9\b|exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
+_OWN = "launch.sh: "
+_CLOCKS = 60
+"""Seconds that clocks of nodes may differ. Every rank removes its own old error when it starts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a run failed, as far as its files tell."""
+
+    message: str
+    help: str = ""
+    rank: int | None = None
+    log: Path | None = None
+    """The file that tells most."""
+    last_lines: tuple[str, ...] = ()
+    """The end of it."""
+
+
+def read_report(run_dir: Path) -> dict[str, Any] | None:
+    """The report of the run that ended in `run_dir`; None when none was written since it was started."""
+    path = run_dir / "report.json"
+    try:
+        if path.stat().st_mtime_ns < (run_dir / ".started").stat().st_mtime_ns:
+            return None
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for lack of memory since it started; None where it does not count."""
+    try:
+        match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) if match else None
+
+
+def find_failure(run_dir: Path, code: int, *, log_start: int = 0, oom_before: int | None = None) -> Failure:
+    """Why the run in `run_dir` failed, whose launch.sh ended with `code`.
+
+    `log_start` is where this attempt begins in the launcher's log, `oom_before` what `oom_kills` said before it.
+    """
+    launcher_log = run_dir / LAUNCHER_LOG
+    said = _tail(launcher_log, log_start)
+    if code == 247 or any(_KILLED.search(line) for line in said):
+        return _killed(run_dir, launcher_log, said, oom_before)
+    error = _first_error(run_dir)
+    if error is not None:
+        rank = error["rank"]
+        log = run_dir / "logs" / f"rank-{rank}.log"
+        return Failure(
+            rank=rank,
+            message=_describe(error),
+            help=str(error.get("help") or ""),
+            log=log,
+            last_lines=() if error.get("help") else _last(_tail(log)),
+        )
+    own = [line[len(_OWN) :] for line in said if line.startswith(_OWN)]
+    if own and own[-1] == [line for line in said if line.strip()][-1][len(_OWN) :]:
+        return Failure(message=own[-1], log=launcher_log)
+    return Failure(
+        message=f"the launcher ended with exit code {code}, and no rank left a message",
+        log=launcher_log,
+        last_lines=_last(said),
+    )
+
+
+def _killed(run_dir: Path, launcher_log: Path, said: list[str], oom_before: int | None) -> Failure:
+    rank = _silent_rank(run_dir)
+    now = oom_kills()
+    proven = oom_before is not None and now is not None and now > oom_before
+    log = run_dir / "logs" / f"rank-{rank}.log" if rank is not None else launcher_log
+    return Failure(
+        rank=rank,
+        message="a rank was killed (signal 9), "
+        + (
+            "and the kernel ended a process for lack of host memory meanwhile"
+            if proven
+            else "most likely by the kernel, because the host's memory was used up"
+        ),
+        help="look at `dmesg | grep -i oom` and at the memory limit of the container; need less host memory: no "
+        "offload of parameters or optimizer, fewer ranks on a node, a smaller micro batch or sequence",
+        log=log,
+        last_lines=_last(_tail(log) if rank is not None else said),
+    )
+
+
+def _errors(run_dir: Path) -> list[dict[str, Any]]:
+    started = run_dir / ".started"
+    since = started.stat().st_mtime if started.exists() else 0.0
+    errors = []
+    for path in (run_dir / "errors").glob("rank-*.json"):
+        try:
+            error = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(error["rank"], int) and float(error["time"]) >= since - _CLOCKS:
+                errors.append(error)
+        except (OSError, ValueError, KeyError, TypeError):
+            # Half-written, or not of the runtime's making.
+            continue
+    return sorted(errors, key=lambda error: (float(error["time"]), error["rank"]))
+
+
+def _first_error(run_dir: Path) -> dict[str, Any] | None:
+    errors = _errors(run_dir)
+    return errors[0] if errors else None
+
+
+def _silent_rank(run_dir: Path) -> int | None:
+    """The only rank that left a log and no error; None when it is not the only one."""
+    failed = {error["rank"] for error in _errors(run_dir)}
+    logs = [re.fullmatch(r"rank-(\d+)\.log", path.name) for path in (run_dir / "logs").glob("rank-*.log")]
+    silent = {int(match[1]) for match in logs if match} - failed
+    return silent.pop() if len(silent) == 1 else None
+
+
+def _describe(error: dict[str, Any]) -> str:
+    message = str(error.get("message") or "").strip() or "no message"
+    kind = error.get("type")
+    return message if kind in (None, "RuntimeProblem") else f"{kind}: {message}"
+
+
+def _tail(path: Path, start: int = 0, limit: int = 2**18) -> list[str]:
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(start, size - limit))
+            return stream.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def _last(lines: list[str]) -> tuple[str, ...]:
+    telling = [line.rstrip() for line in lines if not _NOISE.match(line)]
+    return tuple((telling or lines)[-LAST_LINES:])
