@@ -1,6 +1,6 @@
 """Write the documents that are made from the code: docs/recipe.md and docs/recipe.schema.json.
 
-    python tools/make_docs.py
+python tools/make_docs.py
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def check_machine(
     elif job.kind == "cuda":
         problems += _cuda(job, machine, packages)
     elif job.nodes == 1:
-        problems += _shared_memory(job)
+        problems += _shared_memory()
     if packages:
         problems += _packages()
     if job.kind == "cpu":
@@ -256,7 +256,7 @@ def _disk(job: Job, run_dir: Path) -> Iterator[_Problem]:
         )
 
 
-def _shared_memory(job: Job) -> Iterator[_Problem]:
+def _shared_memory() -> Iterator[_Problem]:
     leaked = shared_memory.leaked_buffers()
     size = 0
     for path in leaked:
@@ -267,12 +267,4 @@ def _shared_memory(job: Job) -> Iterator[_Problem]:
             f"{len(leaked)} buffers of killed DeepSpeed runs hold {size / _GIB:.1f} GiB of memory in /dev/shm",
             f"rm {leaked[0].parent}/deepspeed_allreduce_buffer_* when no other job runs here",
             Severity.WARNING,
-        )
-    free = shared_memory.free_bytes()
-    need = job.per_node * shared_memory.BYTES_PER_RANK
-    if free is not None and free < need:
-        yield _Problem(
-            "LCH152",
-            f"/dev/shm has {free / 2**20:.0f} MiB free, and {job.per_node} ranks need {need / 2**20:.0f} MiB there",
-            "give the container more: docker run --shm-size=2g (its default is 64 MB)",
         )

@@ -14,6 +14,10 @@ LAST_LINES = 15
 
 _NOISE = re.compile(r"^\[\d{4}-\d\d-\d\d .*\[(INFO|WARNING)\]|^\s*$")
 _KILLED = re.compile(r"return code = -9\b|exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
+_PEER_GONE = re.compile(
+    r"connection (was )?(closed|reset)( by (remote )?peer)?|broken pipe|socket closed|remote process exited",
+    re.IGNORECASE,
+)
 _OWN = "launch.sh: "
 _CLOCKS = 60
 """Seconds that clocks of nodes may differ. Every rank removes its own old error when it starts."""
@@ -61,8 +65,12 @@ def find_failure(run_dir: Path, code: int, *, log_start: int = 0, oom_before: in
     launcher_log = run_dir / LAUNCHER_LOG
     said = _tail(launcher_log, log_start)
     if code == 247 or any(_KILLED.search(line) for line in said):
-        return _killed(run_dir, launcher_log, said, oom_before)
+        return _killed(run_dir, "a rank was killed (signal 9)", said, oom_before)
     error = _first_error(run_dir)
+    if error is not None and _PEER_GONE.search(str(error.get("message"))) and _silent_ranks(run_dir):
+        # The launcher reports the first death that it notices, which may be that of a rank that only lost its peer.
+        what = f"rank {error['rank']} lost its connection to a rank that ended without a message (killed)"
+        return _killed(run_dir, what, said, oom_before)
     if error is not None:
         rank = error["rank"]
         log = run_dir / "logs" / f"rank-{rank}.log"
@@ -83,14 +91,15 @@ def find_failure(run_dir: Path, code: int, *, log_start: int = 0, oom_before: in
     )
 
 
-def _killed(run_dir: Path, launcher_log: Path, said: list[str], oom_before: int | None) -> Failure:
-    rank = _silent_rank(run_dir)
+def _killed(run_dir: Path, what: str, said: list[str], oom_before: int | None) -> Failure:
+    silent = _silent_ranks(run_dir)
+    rank = min(silent) if len(silent) == 1 else None
     now = oom_kills()
     proven = oom_before is not None and now is not None and now > oom_before
-    log = run_dir / "logs" / f"rank-{rank}.log" if rank is not None else launcher_log
+    log = run_dir / "logs" / f"rank-{rank}.log" if rank is not None else run_dir / LAUNCHER_LOG
     return Failure(
         rank=rank,
-        message="a rank was killed (signal 9), "
+        message=f"{what}, "
         + (
             "and the kernel ended a process for lack of host memory meanwhile"
             if proven
@@ -123,12 +132,10 @@ def _first_error(run_dir: Path) -> dict[str, Any] | None:
     return errors[0] if errors else None
 
 
-def _silent_rank(run_dir: Path) -> int | None:
-    """The only rank that left a log and no error; None when it is not the only one."""
-    failed = {error["rank"] for error in _errors(run_dir)}
+def _silent_ranks(run_dir: Path) -> set[int]:
+    """Ranks that left a log and no error."""
     logs = [re.fullmatch(r"rank-(\d+)\.log", path.name) for path in (run_dir / "logs").glob("rank-*.log")]
-    silent = {int(match[1]) for match in logs if match} - failed
-    return silent.pop() if len(silent) == 1 else None
+    return {int(match[1]) for match in logs if match} - {error["rank"] for error in _errors(run_dir)}
 
 
 def _describe(error: dict[str, Any]) -> str:

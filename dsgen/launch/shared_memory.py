@@ -1,13 +1,9 @@
-"""DeepSpeed's CPU buffers in /dev/shm: what killed runs left there, and whether there is room for a new one."""
+"""DeepSpeed's CPU buffers in /dev/shm: what other runs left there."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
-
-BYTES_PER_RANK = 69 * 2**20
-"""Size of the buffer that DeepSpeed makes for each rank when all ranks are on one host."""
 
 _PATTERN = "deepspeed_allreduce_buffer_*"
 
@@ -36,12 +32,3 @@ def leaked_buffers(shm: Path = Path("/dev/shm"), proc: Path = Path("/proc")) -> 
             if path.name not in mapped and path.stat().st_uid not in hidden_users:
                 leaked.append(path)
     return leaked
-
-
-def free_bytes(shm: Path = Path("/dev/shm")) -> int | None:
-    """Free bytes of /dev/shm; None where there is none."""
-    try:
-        state = os.statvfs(shm)
-    except OSError:
-        return None
-    return state.f_bavail * state.f_frsize

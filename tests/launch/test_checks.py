@@ -172,16 +172,12 @@ def test_buffers_of_killed_runs(tmp_path: Path) -> None:
     assert shared_memory.leaked_buffers(tmp_path / "none", proc) == []
 
 
-def test_leaks_are_a_warning_and_a_small_dev_shm_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaks_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = tmp_path / "deepspeed_allreduce_buffer_0_127.0.0.1_1_0"
     buffer.write_bytes(b"x")
     monkeypatch.setattr(shared_memory, "leaked_buffers", lambda: [buffer])
-    monkeypatch.setattr(shared_memory, "free_bytes", lambda: 64 * 2**20)
     found = _check(_job(tmp_path, kind="cpu"), tmp_path)
-    assert [(finding.code, finding.severity) for finding in found] == [
-        ("LCH151", Severity.WARNING),
-        ("LCH152", Severity.ERROR),
-    ]
+    assert [(finding.code, finding.severity) for finding in found] == [("LCH151", Severity.WARNING)]
 
 
 def test_an_ascend_recipe_is_refused_here_in_seconds_and_without_torch(tmp_path: Path) -> None:

@@ -70,6 +70,28 @@ def test_a_killed_rank_is_most_likely_a_lack_of_memory(run_dir: Path, code: int,
     assert (failure.rank, failure.last_lines) == (1, ("the last words",))
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242",
+        "NCCL error: remote process exited or there was a network error",
+        "[Errno 32] Broken pipe",
+    ],
+)
+def test_a_lost_peer_is_the_one_that_said_nothing(run_dir: Path, message: str) -> None:
+    (run_dir / "logs" / "launcher.log").write_text("exits with return code = 1\n")
+    _error(run_dir, 0, 1.0, message)
+    assert find_failure(run_dir, 1).message == f"ValueError: {message}"
+    (run_dir / "logs" / "rank-1.log").write_text("the last words\n")
+    failure = find_failure(run_dir, 1)
+    assert failure.message.startswith(
+        "rank 0 lost its connection to a rank that ended without a message (killed), most"
+    )
+    assert (failure.rank, failure.last_lines) == (1, ("the last words",))
+    (run_dir / "logs" / "rank-2.log").write_text("ended by the launcher\n")
+    assert find_failure(run_dir, 1).rank is None
+
+
 def test_the_kernels_own_count_makes_it_certain(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run_dir / "logs" / "launcher.log").write_text("return code = -9\n")
     monkeypatch.setattr(outcome, "oom_kills", lambda: 5)

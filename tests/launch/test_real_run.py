@@ -110,9 +110,12 @@ def test_a_killed_rank_leaves_nothing_behind(runs: Runs) -> None:
     os.kill(ranks[0], signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "a rank was killed (signal 9)" in err
+    # The launcher may notice the other rank first, which has lost its peer.
+    assert "killed" in err
+    assert "host's memory" in err
     assert "Traceback" not in err
     assert not any(alive(pid) for pid in ranks)
     log = (runs.folder / "runs" / "small" / "001" / "logs" / "launcher.log").read_text()
     (port,) = set(re.findall(r"--master_port=(\d+)", log))
+    # DeepSpeed's shared-memory op, which leaves 69 MB a rank there, is not used
     assert not list(Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"))

@@ -28,6 +28,7 @@ fail() {
   say "$*"
   exit 1
 }
+[[ $stop_seconds =~ ^[0-9]+$ ]] || fail "DSGEN_STOP_SECONDS=$stop_seconds is not a number of seconds"
 
 # ---- environment
 

@@ -28,6 +28,7 @@ fail() {
   say "$*"
   exit 1
 }
+[[ $stop_seconds =~ ^[0-9]+$ ]] || fail "DSGEN_STOP_SECONDS=$stop_seconds is not a number of seconds"
 
 # ---- environment
 
@@ -217,8 +218,6 @@ abandoned=()
 at_exit() {
   [ -z "$(job_processes)" ] || end_now
   rm -f -- "${abandoned[@]}"
-  # Shared memory of this job, 69 MB a rank, which outlives a killed rank.
-  rm -f -- /dev/shm/deepspeed_allreduce_buffer_"${UID}_127.0.0.1_${port}"_*
 }
 
 # ---- run
