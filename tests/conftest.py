@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ BASE: dict[str, Any] = {
     "data": {"files": "data/*.jsonl"},
     "tokenizer": "./tokenizer",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def usual_signals() -> None:
+    """A shell that runs the tests in the background has them, and every process they start, ignore these signals."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ MODEL_FILE = "model.json"
 _MANIFEST = "manifest.json"
 _PARTIAL = ".partial"
 _NAME = re.compile(r"step-(\d{8,})")
-_RANK_FILE = re.compile(r"zero_pp_rank_(\d+)_")
+_RANK_FILE = re.compile(r"(?:zero_pp_rank_|generators-|offloaded_tensors/rank)(\d+)[_./]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,8 @@ def save_checkpoint(run: Session, engine: Any, data: TrainingData, step: int) ->
         run.journal.phase("train")
         return None
     if run.ranks.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
+        for broken in root.glob(f"*{_PARTIAL}"):
+            shutil.rmtree(broken, ignore_errors=True)
     gather([0.0], run.device)
     try:
         engine.save_checkpoint(
@@ -119,6 +120,11 @@ def save_checkpoint(run: Session, engine: Any, data: TrainingData, step: int) ->
         _save_generators(run, partial)
         _sync_own_files(run, partial)
     except (OSError, RuntimeError) as error:
+        # torch tells of a full disk by a RuntimeError of its writer (PytorchStreamWriter or, when it closes the file,
+        # inline_container.cc); any other one is a peer that died, or a fault.
+        writer = ("PytorchStreamWriter", "inline_container")
+        if isinstance(error, RuntimeError) and not any(name in str(error) for name in writer):
+            raise
         free = shutil.disk_usage(run.run_dir).free
         raise RuntimeProblem(
             f"the checkpoint of step {step} could not be written: {error} ({_gib(free)} GiB free)",
@@ -141,7 +147,7 @@ def _frozen_is_elsewhere(run: Session) -> bool:
 
 def _lacking_room(run: Session, engine: Any, root: Path) -> str:
     """Why the next checkpoint does not fit on the disk; empty when it does."""
-    earlier = [sum(file.stat().st_size for file in folder.iterdir()) for folder in complete_checkpoints(run.run_dir)]
+    earlier = [sum(_sizes(folder).values()) for folder in complete_checkpoints(run.run_dir)]
     if earlier:
         need = earlier[0]
     else:
@@ -154,6 +160,12 @@ def _lacking_room(run: Session, engine: Any, root: Path) -> str:
     if free > 1.05 * need:
         return ""
     return f"it needs {_gib(need)} GiB and {root} has {_gib(free)} GiB free"
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """The files in a folder and below it, with their bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
 def _gib(size: int) -> str:
@@ -191,11 +203,10 @@ def _restore_generators(run: Session, folder: Path) -> None:
 
 def _sync_own_files(run: Session, folder: Path) -> None:
     """Bring to the disk what this rank wrote; rank 0 also takes the files that belong to no rank."""
-    for path in folder.iterdir():
-        match = _RANK_FILE.search(path.name)
-        owner = int(match.group(1)) if match else 0
-        if owner == run.ranks.rank or path.name == f"generators-{run.ranks.rank}.pt":
-            descriptor = os.open(path, os.O_RDONLY)
+    for name in _sizes(folder):
+        match = _RANK_FILE.search(name)
+        if (int(match.group(1)) if match else 0) == run.ranks.rank:
+            descriptor = os.open(folder / name, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
@@ -204,7 +215,7 @@ def _sync_own_files(run: Session, folder: Path) -> None:
 
 def _complete(run: Session, data: TrainingData, step: int, partial: Path, final: Path) -> None:
     write_atomically(partial / MODEL_FILE, json.dumps(asdict(run.settings.model), indent=2) + "\n")
-    files = {path.name: path.stat().st_size for path in sorted(partial.iterdir()) if path.is_file()}
+    files = _sizes(partial)
     absent = [rank for rank in range(run.ranks.world_size) if f"generators-{rank}.pt" not in files]
     if absent:
         raise RuntimeProblem(

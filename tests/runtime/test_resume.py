@@ -150,6 +150,34 @@ def test_full_disk(ranks: Ranks, tmp_path: Path) -> None:
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
+def test_writing_fails_halfway(ranks: Ranks, tmp_path: Path) -> None:
+    """The disk gives out while a checkpoint is being written: the run ends and says why, the one before is whole."""
+    job = settings(steps=4, checkpoint=Checkpoint(every_steps=1))
+    config = ds_config(job, 2)
+    script = write_job(tmp_path, job, config)
+    # From the second checkpoint on no file may grow beyond 50 kB.
+    limit = """\
+import resource
+from dsgen.runtime import loop
+whole = loop.save_checkpoint
+def save(run, engine, data, step):
+    if step == 2:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50000, resource.RLIM_INFINITY))
+    return whole(run, engine, data, step)
+loop.save_checkpoint = save
+"""
+    script.write_text(limit + script.read_text())
+    result = ranks.run_script(script, tmp_path / "run")
+    assert 0 not in result.codes
+    assert "the checkpoint of step 2 could not be written" in " ".join(e["message"] for e in result.errors.values())
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert (checkpoints / "latest").read_text() == "step-00000001\n"
+    assert [path.name for path in checkpoints.glob("step-????????")] == ["step-00000001"]
+    again = ranks.run(tmp_path, job, config, "--resume", "auto").checked()
+    assert again.report["resumed_after"] == 1
+    assert sorted(path.name for path in checkpoints.glob("step-*"))[-1] == "step-00000004"
+
+
 def test_manifest_names_every_file(stage_runs: StageRuns, tmp_path: Path) -> None:
     """Cut any file of a checkpoint anywhere, or take it away: the check sees it."""
     from dsgen.runtime.checkpoints import read_manifest
