@@ -31,6 +31,9 @@ model, weights or tokenizer is a path when it starts with `./`, `../`, `/` or `~
 `extends: other.yaml` starts from another recipe: mappings are merged key by key, anything else is replaced. On the
 command line `--set batch.global=256` replaces a value, last of all.
 
+Without a unit a size is in bytes and a duration in seconds. A `weights` or `tokenizer` that is no path is a name on a
+hub, which is then looked up when the job starts; nothing else ever is.
+
 Where the default is `none`, dsgen decides the value if the job needs one; `dsgen render --explain` and the lock give
 the reason.
 """

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from dsgen.cli.options import set_option
-from dsgen.findings import ExitCode
+from dsgen.cli.options import FOLDER, set_option
+from dsgen.findings import ExitCode, FindingsError
 
 
 @click.command("launch")
 @click.argument("recipe", metavar="RECIPE|FOLDER", type=click.Path(path_type=Path))
 @set_option
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Folder of the run, instead of a new runs/NAME/NNN.")
+@click.option("--run-dir", type=FOLDER, help="Folder of the run, instead of a new runs/NAME/NNN.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint of the last run, if there is one.")
 @click.option("--dry-run", is_flag=True, help="Print the environment and the command; start and write nothing.")
 @click.option("--bootstrap", is_flag=True, hidden=True)
@@ -33,6 +33,11 @@ def command(
         from dsgen.launch.run import dry_run as describe
 
         click.echo(describe(prepared.source, prepared.place))
+        try:
+            show_findings(check(prepared), sources=prepared.source.document.sources)
+        except FindingsError as error:
+            show_findings(error.findings, sources=error.sources)
+            click.echo("so it would be refused on this machine", err=True)
         return int(ExitCode.OK)
     findings = check(prepared, packages=not bootstrap)
     if bootstrap:

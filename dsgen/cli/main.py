@@ -55,7 +55,8 @@ def main_code(argv: list[str] | None = None) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         result: Any = main.main(args=argv, prog_name="dsgen", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return int(result or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -65,9 +66,11 @@ def main_code(argv: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return int(ExitCode.INTERRUPTED)
+    except SystemExit:
+        # click ends the program so when the reader of its output has gone
+        return int(ExitCode.OK)
     except BrokenPipeError:
-        # the reader of our output has gone; Python would complain once more while it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
         return int(ExitCode.OK)
     except FindingsError as error:
         from dsgen.report.findings import show_findings
@@ -75,7 +78,9 @@ def main_code(argv: list[str] | None = None) -> int:
         show_findings(error.findings, sources=error.sources)
         return int(error.exit_code)
     except DocumentError as error:
-        click.echo(f"error: {error}", err=True)
+        from dsgen.report.findings import place
+
+        click.echo(f"error: {place(error.position)}: {error.message}", err=True)
         if error.help:
             click.echo(f"  help: {error.help}", err=True)
         return int(ExitCode.USAGE)
@@ -84,8 +89,19 @@ def main_code(argv: list[str] | None = None) -> int:
         if error.help:
             click.echo(f"  help: {error.help}", err=True)
         return int(error.exit_code)
+    except OSError as error:
+        _leave_output()
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        return int(ExitCode.USAGE)
     except Exception as error:
         return _fault(error)
+
+
+def _leave_output() -> None:
+    """Give up standard output: Python would complain once more while it flushes at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fault(error: Exception) -> int:

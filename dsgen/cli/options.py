@@ -8,6 +8,18 @@ from typing import Any, TypeVar
 
 import click
 
+
+class _Folder(click.Path):
+    """A path that may not be empty: an empty one would silently mean the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name of the folder is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Folder(path_type=Path)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

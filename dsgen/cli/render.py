@@ -6,17 +6,15 @@ from pathlib import Path
 
 import click
 
-from dsgen.cli.options import recipe_argument, set_option
+from dsgen.cli.options import FOLDER, recipe_argument, set_option
 from dsgen.findings import DsgenError, ExitCode
 
 
 @click.command("render")
 @recipe_argument
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Folder to write into (default: ./NAME of the recipe)."
-)
+@click.option("-o", "--output", type=FOLDER, help="Folder to write into (default: ./NAME of the recipe).")
 @set_option
-@click.option("--templates", type=click.Path(path_type=Path), help="Folder with templates that replace shipped ones.")
+@click.option("--templates", type=FOLDER, help="Folder with templates that replace shipped ones.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the folder differs.")
 @click.option("--explain", is_flag=True, help="Show every decided value with its reason.")
 @click.option("--force", is_flag=True, help="Overwrite files that dsgen did not render.")
@@ -33,6 +31,24 @@ def command(
 ) -> int:
     """Write ds_config.json, train.py, launch.sh and dsgen.lock.yaml of RECIPE (and hostfile and .deepspeed_env for
     several nodes)."""
+    from dsgen.report.findings import json_errors
+
+    if form == "json":
+        with json_errors():
+            return _render(recipe, output, overrides, templates, check, explain, force, form)
+    return _render(recipe, output, overrides, templates, check, explain, force, form)
+
+
+def _render(
+    recipe: Path,
+    output: Path | None,
+    overrides: tuple[str, ...],
+    templates: Path | None,
+    check: bool,
+    explain: bool,
+    force: bool,
+    form: str,
+) -> int:
     from dsgen.render.files import render_recipe
     from dsgen.report.rendering import show_check, show_rendered
 
@@ -46,9 +62,14 @@ def command(
             raise DsgenError(f"{folder} holds no dsgen.lock.yaml: there is nothing to compare with")
         if templates is None and lock.templates is not None:
             templates = recipe.parent / lock.templates
+            if not templates.is_dir():
+                raise DsgenError(
+                    f"{folder} was rendered with the templates in {templates}, which is no folder here",
+                    help="name the folder with --templates",
+                )
         rendered = render_recipe(recipe, overrides or lock.overrides, overlay=templates)
         found = differences(rendered, folder)
-        show_check(found, folder, lock, form=form)
+        show_check(found, folder, lock, replayed=() if overrides else lock.overrides, form=form)
         return int(ExitCode.FINDINGS if found else ExitCode.OK)
 
     from dsgen.render.output import write

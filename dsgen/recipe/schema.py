@@ -192,7 +192,9 @@ class Hardware(_Section):
     per_node: Positive | None = Field(None, description="Devices (ranks) used on each node.")
     nodes: Positive | None = Field(None, le=10_000, description="Nodes; the number of `hosts` when those are given.")
     hosts: list[Text] | None = Field(None, min_length=1, description="Host names, the first one is the master.")
-    host_memory: Bytes | None = Field(None, gt=0, description="Memory of one node.")
+    host_memory: Bytes | None = Field(
+        None, gt=0, description="Memory of one node; for the memory estimate, which is not built yet."
+    )
     cores: Positive | None = Field(None, description="CPU cores of one node.")
 
 
@@ -200,7 +202,11 @@ class Memory(_Section):
     reclaim_every: NotNegative | None = Field(
         None, description="Give cached device memory back every N optimizer steps; 0 never."
     )
-    headroom: Part = Field(0.1, lt=1, description="Part of the memory that stays free when dsgen says that a job fits.")
+    headroom: Part = Field(
+        0.1,
+        lt=1,
+        description="Part of the memory that is to stay free; for the memory estimate, which is not built yet.",
+    )
 
 
 class Data(_Section):

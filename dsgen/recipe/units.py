@@ -42,8 +42,9 @@ _SECONDS = {
     "day": 86400,
     "days": 86400,
 }
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z%]*)\s*\Z")
+_QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z%]*)\s*\Z")
 _LIMIT = 2**63 - 1
+_LONGEST_SECONDS = 10 * 366 * 86400
 
 
 def number(value: Any) -> float:
@@ -105,8 +106,8 @@ def seconds(value: Any) -> float:
             raise ValueError(f"unit {unit!r} is unknown: write s, min, h or d")
         value = float(amount * _SECONDS[unit.lower()])
     result = number(value)
-    if result < 0:
-        raise ValueError("expected a duration of at least 0")
+    if not 0 <= result <= _LONGEST_SECONDS:
+        raise ValueError("expected a duration between 0 and 10 years")
     return result
 
 

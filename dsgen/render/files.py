@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,26 @@ def render_recipe(path: Path, overrides: Iterable[str] = (), *, overlay: Path | 
     files = {
         name: render_template(env, template, plan=plan, api=RUNTIME_API).encode() for name, template in names.items()
     }
+    if overlay is not None:
+        _check_replaced(files, names, replaced)
     files[LOCK_NAME] = lock_text(checked, plan, files, overlay, replaced).encode()
     return Rendered(files=files, plan=plan, checked=checked, findings=checked.findings)
+
+
+def _check_replaced(files: dict[str, bytes], names: dict[str, str], replaced: dict[str, bytes]) -> None:
+    """Raise DsgenError when a template of the user's renders to a file that nothing can read."""
+    for name, template in names.items():
+        if template not in replaced:
+            continue
+        try:
+            if name == "ds_config.json" and not isinstance(json.loads(files[name]), dict):
+                raise ValueError("not a JSON object")
+            if name == "train.py":
+                compile(files[name], name, "exec", dont_inherit=True)
+        except (ValueError, SyntaxError) as error:
+            raise DsgenError(
+                f"template {template} of --templates renders a {name} that cannot be read: {error}"
+            ) from None
 
 
 def template_sources(overlay: Path | None) -> tuple[dict[str, str], dict[str, bytes]]:

@@ -90,7 +90,7 @@ def read_lock(folder: Path) -> Lock | None:
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DocumentError(
-            "is not a lock that this dsgen can read", Position(str(path)), help="render the folder again"
+            "is not a lock that this dsgen can read", Position(str(path)), help="render the folder again with --force"
         ) from None
     return lock
 

@@ -39,6 +39,8 @@ def render_template(env: jinja2.Environment, name: str, **context: Any) -> str:
         raise DsgenError(f"template {where}: {error.message}") from None
     except jinja2.TemplateNotFound as error:
         raise DsgenError(f"template {name} asks for {error.name}, which is not there") from None
+    except RecursionError:
+        raise DsgenError(f"template {name}: it includes or calls itself without end") from None
     except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise DsgenError(f"template {name}:{_line(error, name) or '?'}: {error}") from None
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from dsgen.findings import Finding, Severity
+import click
+
+from dsgen.documents.errors import DocumentError
+from dsgen.documents.positions import Position
+from dsgen.findings import DsgenError, ExitCode, Finding, FindingsError, Severity
 from dsgen.report.console import cells, printable, say
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
@@ -21,7 +27,7 @@ def show_findings(findings: Iterable[Finding], *, sources: Mapping[str, str]) ->
             style=_STYLE[finding.severity],
             err=True,
         )
-        say(f"  --> {printable(str(finding.position))}", style="cyan", err=True)
+        say(f"  --> {printable(place(finding.position))}", style="cyan", err=True)
         for line in _excerpt(finding, sources):
             say(line, err=True)
         if finding.help:
@@ -43,10 +49,55 @@ def _excerpt(finding: Finding, sources: Mapping[str, str]) -> list[str]:
     text = lines[number - 1].expandtabs(1)
     start = max(0, column - 1 - _WIDTH // 2) if len(text) > _WIDTH else 0
     text, column = text[start : start + _WIDTH], column - start
-    marked = text[column - 1 :].split(" #")[0].rstrip()
+    marked = _value(text[column - 1 :])
     gutter = " " * len(str(number))
     mark = " " * cells(printable(text[: column - 1])) + "^" * min(max(1, cells(marked)), 60)
     return [f"  {gutter} |", f"  {number} | {printable(text)}", f"  {gutter} | {mark}"]
+
+
+def _value(text: str) -> str:
+    """The value that a line goes on with: to the end, a comment, or the end of the item of a flow mapping or list."""
+    depth, quote = 0, ""
+    for index, c in enumerate(text):
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "'\"" and (index == 0 or depth):
+            quote = c
+        elif c in "[{":
+            depth += 1
+        elif c in ",]}":
+            if depth == 0:
+                return text[:index].rstrip()
+            depth -= c != ","
+            if depth == 0 and c != ",":
+                return text[: index + 1]
+        elif c == "#" and text[index - 1 : index] == " ":
+            return text[:index].rstrip()
+    return text.rstrip()
+
+
+def place(position: Position) -> str:
+    """Where something stands, for people: an argument of the command line has no line and column."""
+    return position.file if position.file.startswith("--set ") else str(position)
+
+
+@contextmanager
+def json_errors() -> Iterator[None]:
+    """Errors of a command whose output is JSON, as JSON on standard output; the exit code stays what it is."""
+    try:
+        yield
+    except FindingsError as error:
+        print(json.dumps({"findings": [finding_json(finding) for finding in error.findings]}, indent=2))
+        raise click.exceptions.Exit(int(error.exit_code)) from None
+    except DocumentError as error:
+        finding = Finding(
+            code="DOC001", severity=Severity.ERROR, message=error.message, position=error.position, help=error.help
+        )
+        print(json.dumps({"findings": [finding_json(finding)]}, indent=2))
+        raise click.exceptions.Exit(int(ExitCode.USAGE)) from None
+    except DsgenError as error:
+        print(json.dumps({"error": error.message, "help": error.help}, indent=2))
+        raise click.exceptions.Exit(int(error.exit_code)) from None
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def show_rendered(rendered: Rendered, written: Written, folder: Path, *, explain
     say(summary(plan))
     for name, state in sorted(written.states.items()):
         say(f"  {state:<7} {folder / name}")
-    for name in written.kept_edits:
-        say(f"  note: {folder / name} had been edited by hand; the edit is kept as {name}.orig")
+    for name, kept in sorted(written.kept_edits.items()):
+        say(f"  note: {folder / name} had been edited by hand; the edit is kept as {kept}")
     if explain:
         say()
         for decision in plan.decisions:
@@ -49,14 +49,15 @@ def show_rendered(rendered: Rendered, written: Written, folder: Path, *, explain
             say(f"    {printable(decision.reason)}")
 
 
-def show_check(found: list[Difference], folder: Path, lock: Lock, *, form: str) -> None:
-    """Print how a folder differs from what its recipe renders to."""
+def show_check(found: list[Difference], folder: Path, lock: Lock, *, replayed: tuple[str, ...], form: str) -> None:
+    """Print how a folder differs from what its recipe renders to; `replayed` are overrides taken from the lock."""
     if form == "json":
         print(
             json.dumps(
                 {
                     "output": str(folder),
                     "same": not found,
+                    "overrides_from_lock": list(replayed),
                     "differences": [{"name": d.name, "what": d.what, "diff": d.diff} for d in found],
                 },
                 indent=2,
@@ -68,8 +69,11 @@ def show_check(found: list[Difference], folder: Path, lock: Lock, *, form: str) 
         say(f"{folder / difference.name} {difference.what}")
         if difference.diff:
             say(difference.diff.rstrip("\n"))
+    with_overrides = f" with {' '.join(f'--set {text}' for text in replayed)}, as its lock says" if replayed else ""
     if not found:
-        say(f"{folder} is what the recipe renders to")
+        say(f"{folder} is what the recipe renders to{with_overrides}")
+    elif replayed:
+        say(f"note: compared{with_overrides}")
     if lock.dsgen != dsgen.__version__:
         say(f"note: rendered by dsgen {lock.dsgen}, this is {dsgen.__version__}")
 

@@ -170,6 +170,8 @@ def value_problem(key: Key | None, value: Any) -> str | None:
             if _comparable(key, item) not in known:
                 return f"expected one of {', '.join(map(str, key.choices))}, got {shown(item)}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if "float" not in key.types and abs(value) >= 2**63:
+            return f"expected a number below 2^63, got {value:g}"
         limits = (
             (key.minimum, value < (key.minimum or 0), "at least"),
             (key.exclusive_minimum, value <= (key.exclusive_minimum or 0), "more than"),

@@ -72,7 +72,7 @@ def warmup_ends_before_the_schedule(view: View) -> Iterator[Problem]:
         yield Problem(
             path=(*PARAMETERS, "warmup_num_steps"),
             message=f"warm-up of {warmup:g} steps does not end before the schedule does at {total:g}",
-            help="write a tenth of the steps or less",
+            help="write a tenth of the steps or less (schedule.warmup_num_steps), or train longer",
         )
 
 

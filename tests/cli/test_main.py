@@ -82,4 +82,15 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reader_that_goes_away_is_no_fault() -> None:
     command = f"{sys.executable} -m dsgen models | true"
     out = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=REPOSITORY)
-    assert out.stderr == ""
+    assert (out.returncode, out.stderr) == (0, "")
+
+
+def test_output_that_cannot_be_written_is_no_fault_of_dsgen() -> None:
+    out = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m dsgen devices > /dev/full"], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert (out.returncode, out.stderr) == (2, "error: No space left on device\n")
+    closed = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m dsgen devices >&-"], capture_output=True, cwd=REPOSITORY
+    )
+    assert closed.returncode == 0

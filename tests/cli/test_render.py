@@ -32,11 +32,13 @@ def test_render_then_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (tmp_path / "out" / "ds_config.json").read_text() == "{}"
 
 
-def test_check_replays_the_overrides_of_the_lock(tmp_path: Path) -> None:
+def test_check_replays_the_overrides_of_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     assert main_code(["render", R13B, "-o", out, "--set", "batch.global=256", "--set", "seed=1"]) == 0
     assert json.loads((tmp_path / "out" / "ds_config.json").read_text())["train_batch_size"] == 256
+    capsys.readouterr()
     assert main_code(["render", R13B, "-o", out, "--check"]) == 0
+    assert "with --set batch.global=256 --set seed=1, as its lock says" in capsys.readouterr().out
     assert main_code(["render", R13B, "-o", out, "--check", "--set", "seed=2"]) == 1
 
 
@@ -64,7 +66,19 @@ def test_json_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {each["name"]: each["state"] for each in content["files"]}["train.py"] == "new"
     assert {"path": "train_batch_size", "value": 128, "reason": "the recipe says so"} in content["resolved"]
     assert main_code(["render", R13B, "-o", str(tmp_path), "--check", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"output": str(tmp_path), "same": True, "differences": []}
+    content = json.loads(capsys.readouterr().out)
+    assert content == {"output": str(tmp_path), "same": True, "overrides_from_lock": [], "differences": []}
+
+
+def test_errors_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_json = ["--format", "json", "-o", str(tmp_path / "out")]
+    assert main_code(["render", R13B, *as_json, "--set", "zero.stage=9"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (found["code"], found["path"], found["severity"]) == ("REC002", "zero.stage", "error")
+    assert main_code(["render", "nowhere.yaml", *as_json]) == 2
+    assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "DOC001"
+    assert main_code(["render", R13B, *as_json, "--check"]) == 2
+    assert "holds no dsgen.lock.yaml" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_explain_gives_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +120,8 @@ def test_errors_show_place_line_and_help(
         (["render", R13B, "--nonsense"], 2, "No such option"),
         (["render", R13B, "--templates", "nowhere"], 2, "--templates nowhere: is no folder"),
         (["render", R13B, "-o", "/proc/self/out"], 2, "cannot be written"),
+        (["render", R13B, "-o", ""], 2, "the name of the folder is empty"),
+        (["render", R13B, "-o", "a" * 300], 2, "File name too long"),
     ],
 )
 def test_wrong_use(

@@ -65,10 +65,36 @@ def test_hand_edits_are_kept_aside(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("edited")
     (tmp_path / "notes.txt").write_text("notes")
     written = write(rendered, tmp_path)
-    assert written.kept_edits == ("train.py",)
+    assert written.kept_edits == {"train.py": "train.py.orig"}
     assert (tmp_path / "train.py.orig").read_text() == "edited"
     assert (tmp_path / "train.py").read_bytes() == rendered.files["train.py"]
     assert (tmp_path / "notes.txt").read_text() == "notes"
+    (tmp_path / "train.py").write_text("edited again")
+    assert write(rendered, tmp_path).kept_edits == {"train.py": "train.py.orig.2"}
+    assert (tmp_path / "train.py.orig").read_text() == "edited"
+    assert (tmp_path / "train.py.orig.2").read_text() == "edited again"
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe\x00", b"{{{", b"lock: 99\n"])
+def test_a_damaged_lock_is_mended_with_force_alone(damage: bytes, tmp_path: Path) -> None:
+    rendered = render_recipe(RECIPES / "13b-zero2.yaml")
+    write(rendered, tmp_path)
+    (tmp_path / "dsgen.lock.yaml").write_bytes(damage)
+    with pytest.raises(DsgenError) as caught:
+        write(rendered, tmp_path)
+    assert "--force" in caught.value.help
+    assert (tmp_path / "dsgen.lock.yaml").read_bytes() == damage
+    write(rendered, tmp_path, force=True)
+    assert snapshot(tmp_path) == rendered.files
+
+
+def test_odd_folders(tmp_path: Path) -> None:
+    rendered = render_recipe(RECIPES / "13b-zero2.yaml")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DsgenError, match="a link that leads nowhere"):
+        write(rendered, tmp_path / "dangling")
+    with pytest.raises(DsgenError, match="cannot be a folder: File name too long"):
+        write(rendered, tmp_path / ("a" * 300))
 
 
 def test_files_that_are_no_longer_rendered_go(tmp_path: Path) -> None:
@@ -102,6 +128,9 @@ def test_differences_name_the_file_and_the_line(tmp_path: Path) -> None:
     assert set(found) == {"ds_config.json", "launch.sh"}
     assert '-    "stage": 1,\n+    "stage": 2,' in found["ds_config.json"].diff
     assert found["launch.sh"].what == "is missing"
+    write(rendered, tmp_path)
+    (tmp_path / "launch.sh").chmod(0o644)
+    assert [(d.name, d.what) for d in differences(rendered, tmp_path)] == [("launch.sh", "is not executable")]
 
 
 def test_another_version_of_dsgen_alone_is_no_difference(tmp_path: Path) -> None:
@@ -157,6 +186,13 @@ def test_user_templates_replace_single_files(tmp_path: Path) -> None:
     assert files["ds_config.json"] == render_recipe(RECIPES / "13b-zero2.yaml").files["ds_config.json"]
     (overlay / "train.py.j2").write_text("{{ plan.nothing }}")
     with pytest.raises(DsgenError, match=r"template train.py.j2:1: .*nothing"):
+        render_recipe(RECIPES / "13b-zero2.yaml", overlay=overlay)
+    (overlay / "train.py.j2").write_text("def (")
+    with pytest.raises(DsgenError, match=r"renders a train\.py that cannot be read"):
+        render_recipe(RECIPES / "13b-zero2.yaml", overlay=overlay)
+    (overlay / "train.py.j2").write_text("pass")
+    (overlay / "ds_config.json.j2").write_text('{"a": ')
+    with pytest.raises(DsgenError, match=r"renders a ds_config\.json that cannot be read"):
         render_recipe(RECIPES / "13b-zero2.yaml", overlay=overlay)
     empty = tmp_path / "empty"
     empty.mkdir()

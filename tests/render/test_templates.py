@@ -100,6 +100,8 @@ def test_values_without_a_plain_form_are_refused() -> None:
         ("{{ cycler.__init__.__globals__ }}", "unsafe"),
         ("{% include 'other.j2' %}", "asks for other.j2"),
         ("{{ 1 / 0 }}", "division by zero"),
+        ("{% include 't.j2' %}", "calls itself without end"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
     ],
 )
 def test_template_faults_name_the_template(source: str, part: str) -> None:

@@ -59,6 +59,29 @@ def test_places_without_a_line_are_shown_alone(capsys: pytest.CaptureFixture[str
     assert " | " not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "column", "marked"),
+    [
+        ("zero: {stage: 5, offload: {optimizer: cpu}}", 15, "5"),
+        ("zero: {stage: 5, offload: {optimizer: cpu}}", 27, "{optimizer: cpu}"),
+        ("hosts: [a, [b, c], d]", 12, "[b, c]"),
+        ("name: 'a, b'", 7, "'a, b'"),
+        ('x: {n: "a, }", m: 1}', 8, '"a, }"'),
+        ("name: it's a # comment", 7, "it's a"),
+    ],
+)
+def test_the_mark_ends_with_the_value(line: str, column: int, marked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_findings([finding(column=column)], sources={"r.yaml": line})
+    _, shown, mark = capsys.readouterr().err.splitlines()[2:5]
+    assert shown[mark.index("^") : len(mark)] == marked
+
+
+def test_an_argument_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    at = Position("--set zero.stage=9", 1, 1)
+    show_findings([Finding(code="A", severity=Severity.ERROR, message="m", position=at)], sources={})
+    assert "  --> --set zero.stage=9\n" in capsys.readouterr().err
+
+
 def test_small_pieces() -> None:
     assert printable("a\tb é漢") == "a\\tb é漢"
     assert in_bytes(2**30) == "1.0 GiB" and in_bytes(300 * 2**20) == "300 MiB" and in_bytes(None) == "-"
