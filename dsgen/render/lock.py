@@ -57,14 +57,14 @@ def lock_text(
     if overlay is not None:
         inputs["templates"] = {
             "folder": os.path.relpath(overlay, checked.loaded.folder).replace(os.sep, "/"),
-            "files": {name: _digest(data) for name, data in sorted(replaced.items())},
+            "files": {name: digest(data) for name, data in sorted(replaced.items())},
         }
     content = {
         "lock": 1,
         _VERSION_KEY: dsgen.__version__,
         "deepspeed": DEEPSPEED_VERSION,
         "inputs": inputs,
-        "files": {name: _digest(data) for name, data in sorted(files.items())},
+        "files": {name: digest(data) for name, data in sorted(files.items())},
         "resolved": [{"path": d.path, "value": _plain(d.value), "reason": d.reason} for d in plan.decisions],
     }
     head = "# What this folder was rendered from, and why each value is what it is. `dsgen render --check` compares.\n"
@@ -103,10 +103,6 @@ def without_version(lock: bytes) -> bytes:
 
 def digest(data: bytes) -> str:
     """SHA-256 of a file's content, as locks write it."""
-    return _digest(data)
-
-
-def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

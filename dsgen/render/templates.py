@@ -22,6 +22,7 @@ def environment(sources: Mapping[str, str]) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
+        optimized=False,  # a template is rendered once: optimizing it takes longer than it saves
     )
     env.filters["sh"] = sh
     env.filters["python"] = python
