@@ -108,6 +108,11 @@ def load_environment() -> Mapping[str, Variable]:
     return {name: _variable(name, entry, content["sources"]) for name, entry in content["variables"].items()}
 
 
+def known_variable(name: str) -> Variable | None:
+    """The variable of that name; None for one that says nothing to Ascend. Asking reads the data file."""
+    return load_environment().get(name)
+
+
 def _variable(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> Variable:
     integer: Mapping[str, int] = entry.get("integer", {})
     return Variable(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dsgen.catalog.environment import load_environment
+from dsgen.catalog.environment import known_variable
 from dsgen.findings import Severity
 from dsgen.rules.registry import Problem, rule
 from dsgen.rules.view import View
@@ -45,9 +45,8 @@ def value_is_in_range(view: View) -> Iterator[Problem]:
     """A value that the variable's reader does not take: HCCL answers EI0001, the allocator a ValueError."""
     if view.device is None or view.device.kind != "npu":
         return
-    known = load_environment()
     for name, value in view.environment.items():
-        variable = known.get(name)
+        variable = known_variable(name)
         if variable is not None and not variable.accepts(value):
             yield Problem(
                 path=("environment", name),
@@ -79,16 +78,16 @@ def variables_agree(view: View) -> Iterator[Problem]:
         )
     if view.device is None or view.device.kind != "npu":
         return
-    known = load_environment()
     for name, value in environment.items():
-        less = known[name].greater_than if name in known else None
+        variable = known_variable(name)
+        less = known_variable(variable.greater_than) if variable and variable.greater_than else None
         if less is None:
             continue
-        limit = environment.get(less, known[less].default or "")
+        limit = environment.get(less.name, less.default or "")
         if value.isdecimal() and limit.isdecimal() and 0 < int(value) <= int(limit):
             yield Problem(
                 path=("environment", name),
-                message=f"{name} {value} must be more than {less} {limit}",
+                message=f"{name} {value} must be more than {less.name} {limit}",
                 help=f"write at least {int(limit) + 32}",
             )
 
@@ -113,9 +112,9 @@ def per_node_values_stay_home(view: View) -> Iterator[Problem]:
     """
     if (view.nodes or 1) < 2:
         return
-    known = load_environment()
     for name in view.environment:
-        if name in known and known[name].per_node:
+        variable = known_variable(name)
+        if variable is not None and variable.per_node:
             yield Problem(
                 path=("environment", name),
                 message=f"{name} differs from node to node; set here it would be wrong on all nodes but one",

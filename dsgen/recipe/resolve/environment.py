@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 
 from dsgen.catalog.devices import Device
-from dsgen.catalog.environment import load_environment
+from dsgen.catalog.environment import known_variable
 from dsgen.recipe.plan import EnvironmentVariable
 from dsgen.recipe.resolve.ledger import SAID
 
@@ -43,9 +43,9 @@ def decide_environment(
     variables = {
         key: EnvironmentVariable(name=key, value=value, reason=reason) for key, (value, reason) in derived.items()
     }
-    known = load_environment()
     for key, value in said.items():
-        per_node = key in known and known[key].per_node
+        known = known_variable(key)
+        per_node = known is not None and known.per_node
         variables[key] = EnvironmentVariable(name=key, value=value, reason=SAID, per_node=per_node)
     return tuple(variables[key] for key in sorted(variables))
 
