@@ -140,6 +140,14 @@ def test_wrong_use(
     assert list(tmp_path.iterdir()) == []
 
 
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 300,
+}
 HOSTILE = [
     "$(touch {mark})",
     "`touch {mark}`",
@@ -186,6 +194,37 @@ def test_hostile_text_comes_out_verbatim(text: str, write_recipe: Write, tmp_pat
     subprocess.run(["bash", str(out / "launch.sh")], capture_output=True, cwd=tmp_path, env=dry, timeout=120)
     assert subprocess.run(["bash", "-n", str(out / "launch.sh")], capture_output=True).returncode == 0
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_comes_out_verbatim_elsewhere(text: str, write_recipe: Write, tmp_path: Path) -> None:
+    text = text.format(mark=tmp_path / "executed")
+    recipe = write_recipe(
+        zero={"stage": 3, "offload": {"optimizer": {"device": "nvme", "path": text}, "parameters": "cpu"}},
+        data={"files": ["a.jsonl"], "mode": "instruction", "prompt_field": text, "answer_field": text + "2"},
+        model={**TINY, "note": text},
+        launcher="torchrun",
+    )
+    out = tmp_path / "out"
+    assert main_code(["render", str(recipe), "-o", str(out)]) == 0
+    config = json.loads((out / "ds_config.json").read_text())
+    assert config["zero_optimization"]["offload_optimizer"]["nvme_path"] == text
+    tree = ast.parse((out / "train.py").read_text())
+    said = {
+        keyword.arg: _value(keyword.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+    }
+    assert (said["prompt_field"], said["answer_field"]) == (text, text + "2")
+    assert ast.literal_eval(ast.unparse(_keyword(tree, "config")))["note"] == text
+    assert subprocess.run(["bash", "-n", str(out / "launch.sh")], capture_output=True).returncode == 0
+
+
+def _keyword(tree: ast.Module, name: str) -> ast.expr:
+    """The first keyword argument of that name."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return next(keyword.value for call in calls for keyword in call.keywords if keyword.arg == name)
 
 
 def _value(node: ast.expr) -> Any:
