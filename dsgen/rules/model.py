@@ -19,12 +19,14 @@ def sequence_fits_positions(view: View) -> Iterator[Problem]:
 
     Rotary embeddings run past the trained range without an error; quality falls.
     """
-    limit = view.architecture.max_position_embeddings if view.architecture else None
-    if limit is None or view.sequence_length is None or view.sequence_length <= limit:
+    if view.architecture is None or view.sequence_length is None:
+        return
+    limit = view.architecture.max_position_embeddings
+    if limit is None or view.sequence_length <= limit:
         return
     yield Problem(
         path="batch.sequence_length",
-        message=f"{view.sequence_length} tokens are more than the {limit} positions of {view.architecture.name}",  # type: ignore[union-attr]
+        message=f"{view.sequence_length} tokens are more than the {limit} positions of {view.architecture.name}",
         help=f"write at most {limit}, or give the model a longer position range on purpose",
     )
 
