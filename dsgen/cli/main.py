@@ -16,6 +16,7 @@ from dsgen.findings import DsgenError, ExitCode, FindingsError
 COMMANDS = {
     "render": "Write ds_config.json, train.py, launch.sh and the lock of a recipe.",
     "launch": "Render a recipe into a new run folder and train.",
+    "export": "Write the weights of a run as transformers loads them.",
     "devices": "List the devices that recipes can name.",
     "models": "List the model presets that recipes can name.",
     "schema": "Print the JSON Schema of recipes, for editors.",
