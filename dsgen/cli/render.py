@@ -77,7 +77,7 @@ def _render(
 
     from dsgen.render.output import write
 
-    rendered = render_recipe(recipe, overrides, overlay=templates)
+    rendered = render_recipe(recipe, overrides, overlay=templates, cached=True)
     folder = output or Path(rendered.plan.name)
     written = write(rendered, folder, force=force)
     show_rendered(rendered, written, folder, explain=explain, form=form)

@@ -40,8 +40,10 @@ class Rendered:
         return name in _EXECUTABLE
 
 
-def render_recipe(path: Path, overrides: Iterable[str] = (), *, overlay: Path | None = None) -> Rendered:
-    """Load, check, resolve and render a recipe; nothing is written.
+def render_recipe(
+    path: Path, overrides: Iterable[str] = (), *, overlay: Path | None = None, cached: bool = False
+) -> Rendered:
+    """Load, check, resolve and render a recipe; nothing is written but, with `cached`, compiled templates.
 
     `overlay` is a folder whose templates replace shipped ones of the same name.
     Raises DocumentError or FindingsError for a bad recipe, DsgenError for a bad template.
@@ -50,7 +52,7 @@ def render_recipe(path: Path, overrides: Iterable[str] = (), *, overlay: Path | 
     plan = resolve(checked)
     names = _ALWAYS | (_SEVERAL_NODES if plan.nodes > 1 else {})
     sources, replaced = template_sources(overlay)
-    env = environment(sources)
+    env = environment(sources, cached=cached)
     files = {
         name: render_template(env, template, plan=plan, api=RUNTIME_API).encode() for name, template in names.items()
     }

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -79,6 +80,26 @@ def test_python_breaks_long_values_and_keeps_short_ones() -> None:
     assert python({"a": 1, "b": [True, None]}) == '{"a": 1, "b": [True, None]}'
     assert python(("x",)) == '("x",)'
     assert python({"key": "v" * 120}) == '{\n    "key": "' + "v" * 120 + '",\n}'
+
+
+def test_compiled_templates_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSGEN_CACHE_DIR", str(tmp_path))
+    assert render_template(environment({"t.j2": "{{ 1 }}"}, cached=True), "t.j2") == "1"
+    (kept,) = (tmp_path / "templates").iterdir()
+    assert render_template(environment({"t.j2": "{{ 2 }}"}, cached=True), "t.j2") == "2"
+    kept.write_bytes(b"torn")
+    assert render_template(environment({"t.j2": "{{ 2 }}"}, cached=True), "t.j2") == "2"
+    assert (tmp_path / "templates").stat().st_mode & 0o077 == 0
+
+
+def test_compiled_templates_of_others_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSGEN_CACHE_DIR", str(tmp_path))
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates").chmod(0o777)
+    assert render_template(environment({"t.j2": "{{ 1 }}"}, cached=True), "t.j2") == "1"
+    assert list((tmp_path / "templates").iterdir()) == []
+    monkeypatch.setenv("DSGEN_CACHE_DIR", "/proc/nowhere")
+    assert render_template(environment({"t.j2": "{{ 1 }}"}, cached=True), "t.j2") == "1"
 
 
 def test_values_without_a_plain_form_are_refused() -> None:
