@@ -147,7 +147,7 @@ class Offload(_Section):
 class Zero(_OpenSection):
     stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(units.choice)] = Field(description="ZeRO stage.")
     offload: Offload = Field(
-        default_factory=Offload, description="What moves from device memory to host memory or disk."
+        default_factory=Offload.model_construct, description="What moves from device memory to host memory or disk."
     )
 
 
@@ -287,15 +287,15 @@ class Recipe(_Section):
     loss: Literal["plain", "chunked"] | ChunkedLoss = Field(
         "plain", description="plain, or chunked so that the fp32 logits of all tokens never exist at once."
     )
-    parallel: Parallel = Field(default_factory=Parallel, description="Tensor and sequence parallelism.")
+    parallel: Parallel = Field(default_factory=Parallel.model_construct, description="Tensor and sequence parallelism.")
     hardware: Hardware = Field(description="Devices and hosts.")
-    memory: Memory = Field(default_factory=Memory, description="Reclaiming cached memory; headroom.")
+    memory: Memory = Field(default_factory=Memory.model_construct, description="Reclaiming cached memory; headroom.")
     data: Data = Field(description="Training text.")
     tokenizer: Text = Field("bytes", description="`bytes`, a path to a tokenizer folder or file, or a hub name.")
     evaluation: Evaluation | None = Field(None, description="Loss on held-out data while training.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Saving the training state.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint.model_construct, description="Saving the training state.")
     restart: Restart | None = Field(None, description="Starting again after a failure.")
-    logging: Logging = Field(default_factory=Logging, description="Reporting.")
+    logging: Logging = Field(default_factory=Logging.model_construct, description="Reporting.")
     seed: NotNegative = Field(42, lt=2**32, description="Seed of weights and data order.")
     launcher: Literal["deepspeed", "torchrun", "slurm", "openmpi", "mpich", "kubernetes"] = Field(
         "deepspeed", description="What starts the ranks."
