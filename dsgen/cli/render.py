@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -36,49 +37,34 @@ def command(
     gc.disable()
     from dsgen.report.findings import json_errors
 
-    if form == "json":
-        with json_errors():
-            return _render(recipe, output, overrides, templates, check, explain, force, form)
-    return _render(recipe, output, overrides, templates, check, explain, force, form)
+    with json_errors() if form == "json" else nullcontext():
+        from dsgen.render.files import render_recipe
+        from dsgen.report.rendering import show_check, show_rendered
 
+        if check:
+            from dsgen.render.lock import read_lock
+            from dsgen.render.output import differences
 
-def _render(
-    recipe: Path,
-    output: Path | None,
-    overrides: tuple[str, ...],
-    templates: Path | None,
-    check: bool,
-    explain: bool,
-    force: bool,
-    form: str,
-) -> int:
-    from dsgen.render.files import render_recipe
-    from dsgen.report.rendering import show_check, show_rendered
+            folder = output or Path(render_recipe(recipe, overrides, overlay=templates).plan.name)
+            lock = read_lock(folder) if folder.is_dir() else None
+            if lock is None:
+                raise DsgenError(f"{folder} holds no dsgen.lock.yaml: there is nothing to compare with")
+            if templates is None and lock.templates is not None:
+                templates = recipe.parent / lock.templates
+                if not templates.is_dir():
+                    raise DsgenError(
+                        f"{folder} was rendered with the templates in {templates}, which is no folder here",
+                        help="name the folder with --templates",
+                    )
+            rendered = render_recipe(recipe, overrides or lock.overrides, overlay=templates)
+            found = differences(rendered, folder)
+            show_check(found, folder, lock, replayed=() if overrides else lock.overrides, form=form)
+            return int(ExitCode.FINDINGS if found else ExitCode.OK)
 
-    if check:
-        from dsgen.render.lock import read_lock
-        from dsgen.render.output import differences
+        from dsgen.render.output import write
 
-        folder = output or Path(render_recipe(recipe, overrides, overlay=templates).plan.name)
-        lock = read_lock(folder) if folder.is_dir() else None
-        if lock is None:
-            raise DsgenError(f"{folder} holds no dsgen.lock.yaml: there is nothing to compare with")
-        if templates is None and lock.templates is not None:
-            templates = recipe.parent / lock.templates
-            if not templates.is_dir():
-                raise DsgenError(
-                    f"{folder} was rendered with the templates in {templates}, which is no folder here",
-                    help="name the folder with --templates",
-                )
-        rendered = render_recipe(recipe, overrides or lock.overrides, overlay=templates)
-        found = differences(rendered, folder)
-        show_check(found, folder, lock, replayed=() if overrides else lock.overrides, form=form)
-        return int(ExitCode.FINDINGS if found else ExitCode.OK)
-
-    from dsgen.render.output import write
-
-    rendered = render_recipe(recipe, overrides, overlay=templates, cached=True)
-    folder = output or Path(rendered.plan.name)
-    written = write(rendered, folder, force=force)
-    show_rendered(rendered, written, folder, explain=explain, form=form)
-    return int(ExitCode.OK)
+        rendered = render_recipe(recipe, overrides, overlay=templates, cached=True)
+        folder = output or Path(rendered.plan.name)
+        written = write(rendered, folder, force=force)
+        show_rendered(rendered, written, folder, explain=explain, form=form)
+        return int(ExitCode.OK)
