@@ -17,8 +17,11 @@ from dsgen.launch.run_folder import base_of_run
 if TYPE_CHECKING:
     from dsgen.recipe.plan import Plan
 
-NEEDED = ("launch.sh", "train.py", "ds_config.json")
+NEEDED = ("launch.sh", "ds_config.json")
 """Files without which a folder cannot be launched."""
+
+TRAIN, SETTINGS = "train.py", "settings.json"
+"""One of them is there too: the rendered loop, or what the user's own script may read."""
 
 _FACT = re.compile(r"^(name|kind|nodes|per_node)=(.*)$", re.MULTILINE)
 
@@ -30,6 +33,8 @@ class Inputs:
     data_files: tuple[str, ...] = ()
     weights: str | None = None
     tokenizer: str = "bytes"
+    entrypoint: str | None = None
+    """The user's own training script."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,8 @@ class Job:
     per_node: int
     base_dir: Path
     """Where relative paths of the recipe count from."""
+    own_script: bool = False
+    """Whether the user's own script trains, which need not leave a report."""
     inputs: Inputs | None = None
     """None for a rendered folder, whose train.py finds its inputs itself."""
     parameters: int = 0
@@ -115,7 +122,13 @@ def job_of_plan(plan: Plan, recipe: Path) -> Job:
         nodes=plan.nodes,
         per_node=plan.per_node,
         base_dir=recipe.absolute().parent,
-        inputs=Inputs(data_files=plan.data.files, weights=plan.weights, tokenizer=plan.data.tokenizer),
+        own_script=plan.entrypoint is not None,
+        inputs=Inputs(
+            data_files=plan.data.files,
+            weights=plan.weights,
+            tokenizer=plan.data.tokenizer,
+            entrypoint=plan.entrypoint.script if plan.entrypoint else None,
+        ),
         parameters=plan.parameters.total,
         trainable_parameters=plan.trainable_parameters,
     )
@@ -123,6 +136,8 @@ def job_of_plan(plan: Plan, recipe: Path) -> Job:
 
 def _read_folder(folder: Path) -> Source:
     missing = [name for name in NEEDED if not (folder / name).is_file()]
+    if not (folder / TRAIN).is_file() and not (folder / SETTINGS).is_file():
+        missing.append(TRAIN)
     if missing:
         raise DsgenError(
             f"{folder} is no rendered folder: it has no {', no '.join(missing)}",
@@ -147,6 +162,7 @@ def _read_folder(folder: Path) -> Source:
             nodes=int(facts.get("nodes", "1")),
             per_node=int(facts["per_node"]),
             base_dir=base_of_run(folder) or folder.absolute(),
+            own_script=SETTINGS in files,
         )
     except (KeyError, ValueError):
         raise DsgenError(
@@ -163,7 +179,7 @@ def _read_folder(folder: Path) -> Source:
 
 def _is_copied(name: str) -> bool:
     """Rendered files, and modules that an edited train.py may import; nothing that a run wrote."""
-    return name in (*NEEDED, "hostfile", ".deepspeed_env", "dsgen.lock.yaml") or name.endswith(".py")
+    return name in (*NEEDED, SETTINGS, "hostfile", ".deepspeed_env", "dsgen.lock.yaml") or name.endswith(".py")
 
 
 def _safe(name: str) -> str:

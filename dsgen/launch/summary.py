@@ -34,6 +34,11 @@ def ended_well(report: Mapping[str, Any], folder: Path) -> list[str]:
     return lines
 
 
+def script_ended(folder: Path) -> list[str]:
+    """The user's own script ended well and left no report."""
+    return ["finished: the script ended without an error and wrote no report.json", f"run folder: {shown(folder)}"]
+
+
 def failed(failure: Failure, folder: Path) -> list[str]:
     """A failed run: the first rank that failed, its message, what to do, and where to read on."""
     who = f"rank {failure.rank}: " if failure.rank is not None else ""

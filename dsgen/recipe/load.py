@@ -19,7 +19,14 @@ from dsgen.documents.yaml_reader import read_bytes, read_yaml_bytes, read_yaml_t
 MAX_CHAIN = 16
 """Files of a recipe and all that it extends."""
 
-_FOLDER_RELATIVE: tuple[Path, ...] = (("model",), ("weights",), ("tokenizer",), ("data", "files"), ("entrypoint",))
+_FOLDER_RELATIVE: tuple[Path, ...] = (
+    ("model",),
+    ("weights",),
+    ("tokenizer",),
+    ("data", "files"),
+    ("entrypoint",),
+    ("entrypoint", "script"),
+)
 """Fields that may hold a path relative to the folder of the file that says them."""
 
 _SHORT_FORMS: dict[Path, str] = {
@@ -140,7 +147,7 @@ def _rebase(field: Path, base: FilePath, target: FilePath, said: Any) -> Any:
         return [_rebase(field, base, target, each) for each in said]
     if not isinstance(said, str) or not said.strip() or said.startswith("~") or FilePath(said).is_absolute():
         return said
-    if field == ("data", "files"):
+    if field[0] in ("data", "entrypoint"):
         return _relative(base / said, target)
     return "./" + _relative(base / said, target) if is_path(said) else said
 

@@ -55,6 +55,16 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entrypoint:
+    """The user's own training script, as the recipe says it: relative to the recipe's folder."""
+
+    script: str
+    args: tuple[str, ...]
+    """With `{ds_config}`, `{run_dir}`, `{base_dir}` and `{folder}` still in them."""
+    local_rank: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One job, decided."""
 
@@ -104,7 +114,10 @@ class Plan:
     loss_chunk_tokens: int
     """0: the loss of all tokens at once."""
 
+    entrypoint: Entrypoint | None
+    """None: the rendered train.py."""
     data: Data
+    """Neither files nor built-in text: the entrypoint brings its own."""
     evaluation_every_steps: int
     """0: no evaluation."""
     evaluation_steps: int
@@ -115,6 +128,8 @@ class Plan:
     """0: all."""
     save_at_end: bool
     log_every_steps: int
+    memory_snapshot_step: int
+    """0: no snapshot."""
     reclaim_every_steps: int
     """Give cached device memory back every N steps; 0 never."""
     headroom: float

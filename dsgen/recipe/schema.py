@@ -247,7 +247,26 @@ class Restart(_Section):
 
 class Logging(_Section):
     every: Positive = Field(1, description="Report every N optimizer steps.")
-    memory_snapshot: NotNegative | None = Field(None, description="Write the largest memory holders at this step.")
+    memory_snapshot: Positive | None = Field(
+        None, description="Write the largest holders of memory at this optimizer step to memory/ in the run folder."
+    )
+
+
+def _as_script(value: Any) -> Any:
+    """`entrypoint: mine.py` is short for `entrypoint: {script: mine.py}`."""
+    return {"script": value} if isinstance(value, str) else value
+
+
+class Entrypoint(_Section):
+    script: Text = Field(description="Python file; relative to the recipe's folder.")
+    args: list[StrictStr | StrictBool | Number] = Field(
+        [],
+        description="Its arguments. `{ds_config}`, `{run_dir}`, `{base_dir}` and `{folder}` in them become the path of "
+        "ds_config.json, the run folder, the recipe's folder and the folder of the rendered files.",
+    )
+    local_rank: StrictBool = Field(
+        False, description="Pass --local_rank=N as well, which older DeepSpeed scripts wait for."
+    )
 
 
 class Recipe(_Section):
@@ -290,7 +309,7 @@ class Recipe(_Section):
     parallel: Parallel = Field(default_factory=Parallel.model_construct, description="Tensor and sequence parallelism.")
     hardware: Hardware = Field(description="Devices and hosts.")
     memory: Memory = Field(default_factory=Memory.model_construct, description="Reclaiming cached memory; headroom.")
-    data: Data = Field(description="Training text.")
+    data: Data | None = Field(None, description="Training text; only with an entrypoint may it be left out.")
     tokenizer: Text = Field("bytes", description="`bytes`, a path to a tokenizer folder or file, or a hub name.")
     evaluation: Evaluation | None = Field(None, description="Loss on held-out data while training.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint.model_construct, description="Saving the training state.")
@@ -303,7 +322,9 @@ class Recipe(_Section):
     environment: dict[str, StrictStr | StrictBool | Number] = Field(
         {}, description="Environment variables of the job; they win over what dsgen derives."
     )
-    entrypoint: Text | None = Field(None, description="Your own training script instead of the rendered one.")
+    entrypoint: Annotated[Entrypoint | None, BeforeValidator(_as_script)] = Field(
+        None, description="Your own training script instead of the rendered one: its path, or a mapping with `script`."
+    )
     trust_remote_code: StrictBool = Field(
         False, description="Let transformers run Python code that comes with the model."
     )

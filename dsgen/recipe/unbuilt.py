@@ -17,10 +17,6 @@ def unbuilt_fields(fields: Mapping[str, Any]) -> dict[str, str]:
             reasons[f"parallel.{name}"] = f"the training loop does not split a {'layer' if name == 'tensor' else name}"
     if getattr(fields["restart"], "attempts", None):
         reasons["restart"] = "the launcher does not start a failed job again; `dsgen launch --resume` does by hand"
-    if fields["entrypoint"] is not None:
-        reasons["entrypoint"] = "only the rendered train.py is launched"
     if fields["launcher"] not in (None, "deepspeed", "torchrun"):
         reasons["launcher"] = f"{fields['launcher']} jobs are not rendered, only deepspeed and torchrun"
-    if getattr(fields["logging"], "memory_snapshot", None) is not None:
-        reasons["logging.memory_snapshot"] = "the training loop takes no snapshots"
     return reasons

@@ -17,7 +17,13 @@ from dsgen.recipe.unbuilt import unbuilt_fields
 from dsgen.recipe.words import SCALE_KEYS, decided, get, in_recipe_words, raw_config, said_config
 from dsgen.rules.view import Neutral, View, lookup
 
-_INTERVALS = ("evaluation.every", "checkpoint.every_steps", "memory.reclaim_every", "logging.every")
+_INTERVALS = (
+    "evaluation.every",
+    "checkpoint.every_steps",
+    "memory.reclaim_every",
+    "logging.every",
+    "logging.memory_snapshot",
+)
 
 
 def recipe_view(typed: Typed, architecture: Architecture | None, document: Document) -> tuple[View, list[Finding]]:
@@ -97,7 +103,10 @@ def recipe_view(typed: Typed, architecture: Architecture | None, document: Docum
         data_builtin=said("data", "builtin"),
         data_mode=said("data", "mode"),
         data_said=tuple(sorted(said("data", "model_fields_set") or ())),
-        has_data="data" not in typed.wrong,
+        has_data="data" not in typed.wrong and "entrypoint" not in typed.wrong,
+        entrypoint=said("entrypoint", "script"),
+        entrypoint_arguments=tuple(map(argument_text, said("entrypoint", "args") or ())),
+        passes_local_rank=bool(said("entrypoint", "local_rank")),
         tokenizer=said("tokenizer"),
         unbuilt=unbuilt_fields(fields),
     )
@@ -126,6 +135,11 @@ def data_files(files: str | list[str] | None) -> tuple[str, ...] | None:
     if files is None:
         return None
     return (files,) if isinstance(files, str) else tuple(files)
+
+
+def argument_text(value: Any) -> str:
+    """A value of `entrypoint.args` as the word that the script is given: true and false are these words."""
+    return str(value).lower() if isinstance(value, bool) else environment_text(value)
 
 
 def environment_text(value: Any) -> str:

@@ -13,15 +13,18 @@ from dsgen.recipe.load import load_recipe
 from dsgen.recipe.plan import Plan
 from dsgen.recipe.resolve import resolve
 from dsgen.render.lock import LOCK_NAME, lock_text
+from dsgen.render.settings import CLASSES, settings
 from dsgen.render.templates import environment, render_template
 from dsgen.resources import shipped
 
-RUNTIME_API = (1, 0)
-"""Version of dsgen.runtime's API that the train.py template is written for."""
+RUNTIME_API = (1, 1)
+"""Version of dsgen.runtime's API that the templates are written for."""
 
 MAX_TEMPLATE_BYTES = 2**20
 
-_ALWAYS = {"ds_config.json": "ds_config.json.j2", "train.py": "train.py.j2", "launch.sh": "launch.sh.j2"}
+_ALWAYS = {"ds_config.json": "ds_config.json.j2", "launch.sh": "launch.sh.j2"}
+_OWN_LOOP = {"train.py": "train.py.j2"}
+_ENTRYPOINT = {"settings.json": "settings.json.j2"}
 _SEVERAL_NODES = {"hostfile": "hostfile.j2", ".deepspeed_env": "deepspeed_env.j2"}
 _EXECUTABLE = {"launch.sh"}
 
@@ -50,12 +53,11 @@ def render_recipe(
     """
     checked = check_recipe(load_recipe(path, overrides))
     plan = resolve(checked)
-    names = _ALWAYS | (_SEVERAL_NODES if plan.nodes > 1 else {})
+    names = _ALWAYS | (_ENTRYPOINT if plan.entrypoint else _OWN_LOOP) | (_SEVERAL_NODES if plan.nodes > 1 else {})
+    context = {"plan": plan, "settings": settings(plan), "classes": CLASSES, "api": RUNTIME_API}
     sources, replaced = template_sources(overlay)
     env = environment(sources, cached=cached)
-    files = {
-        name: render_template(env, template, plan=plan, api=RUNTIME_API).encode() for name, template in names.items()
-    }
+    files = {name: render_template(env, template, **context).encode() for name, template in names.items()}
     if overlay is not None:
         _check_replaced(files, names, replaced)
     files[LOCK_NAME] = lock_text(checked, plan, files, overlay, replaced).encode()
@@ -68,7 +70,7 @@ def _check_replaced(files: dict[str, bytes], names: dict[str, str], replaced: di
         if template not in replaced:
             continue
         try:
-            if name == "ds_config.json" and not isinstance(json.loads(files[name]), dict):
+            if name.endswith(".json") and not isinstance(json.loads(files[name]), dict):
                 raise ValueError("not a JSON object")
             if name == "train.py":
                 compile(files[name], name, "exec", dont_inherit=True)

@@ -16,6 +16,8 @@ def one_source(view: View) -> Iterator[Problem]:
     """Not exactly one of data.files and data.builtin is given."""
     if not view.has_data:
         return
+    if view.entrypoint is not None and view.data_files is None and view.data_builtin is None:
+        return
     if (view.data_files is None) == (view.data_builtin is None):
         said = (
             "both files and builtin are given" if view.data_files is not None else "neither files nor builtin is given"

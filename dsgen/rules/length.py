@@ -39,11 +39,11 @@ def tokens_make_a_step(view: View) -> Iterator[Problem]:
 
 @rule("LEN003", Severity.INFO)
 def interval_is_reached(view: View) -> Iterator[Problem]:
-    """Something that is done every so many steps, in a training of fewer steps: it never happens."""
+    """Something that is done at a step, or every so many, in a training of fewer steps: it never happens."""
     for path, every in view.intervals.items():
         if view.training_steps is not None and every > view.training_steps:
             yield Problem(
                 path=path,
-                message=f"every {every} steps never comes in {view.training_steps} steps of training",
+                message=f"step {every} never comes in {view.training_steps} steps of training",
                 help=f"write at most {view.training_steps}, or remove it",
             )

@@ -23,6 +23,7 @@ FAMILIES = (
     "environment",
     "data",
     "checkpoint",
+    "entrypoint",
     "unbuilt",
 )
 """Modules of this package that hold rules, in the order in which their findings are listed."""

@@ -123,6 +123,12 @@ class View:
     has_data: bool = False
     tokenizer: str | None = None
 
+    entrypoint: str | None = None
+    """The user's own training script."""
+    entrypoint_arguments: tuple[str, ...] = ()
+    passes_local_rank: bool = False
+    """Whether the script is to get --local_rank."""
+
     unbuilt: Mapping[str, str] = field(default_factory=dict)
     """Fields that the document uses and whose run is not built yet: neutral path -> the reason."""
 

@@ -14,9 +14,12 @@ from dsgen.runtime.settings import API_VERSION, Adapter, Checkpoint, Data, Evalu
 
 if TYPE_CHECKING:
     from dsgen.runtime.batches import build_data
+    from dsgen.runtime.checkpoints import resume, save_checkpoint
     from dsgen.runtime.loop import train
     from dsgen.runtime.models import build_model, trainable_parameters
+    from dsgen.runtime.own_loop import begin, finish, log_step
     from dsgen.runtime.session import Session, start
+    from dsgen.runtime.trainer import torch_dataset, trainer_arguments, trainer_callback, trainer_checkpoint
 
 _LAZY = {
     "start": "session",
@@ -25,6 +28,15 @@ _LAZY = {
     "build_model": "models",
     "trainable_parameters": "models",
     "train": "loop",
+    "begin": "own_loop",
+    "log_step": "own_loop",
+    "finish": "own_loop",
+    "resume": "checkpoints",
+    "save_checkpoint": "checkpoints",
+    "trainer_arguments": "trainer",
+    "trainer_callback": "trainer",
+    "trainer_checkpoint": "trainer",
+    "torch_dataset": "trainer",
 }
 
 __all__ = [
@@ -37,12 +49,21 @@ __all__ = [
     "RuntimeProblem",
     "Session",
     "Settings",
+    "begin",
     "build_data",
     "build_model",
+    "finish",
+    "log_step",
     "require_api",
+    "resume",
+    "save_checkpoint",
     "start",
+    "torch_dataset",
     "train",
     "trainable_parameters",
+    "trainer_arguments",
+    "trainer_callback",
+    "trainer_checkpoint",
 ]
 
 

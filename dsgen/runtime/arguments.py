@@ -12,6 +12,9 @@ from dsgen.runtime.problems import RuntimeProblem
 
 RUN_DIR_VARIABLE = "DSGEN_RUN_DIR"
 BASE_DIR_VARIABLE = "DSGEN_BASE_DIR"
+FOLDER_VARIABLE = "DSGEN_FOLDER"
+"""Folder of the rendered files, for the user's own script."""
+RESUME_VARIABLE = "DSGEN_RESUME"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,17 @@ def parse_arguments(folder: Path, argv: Sequence[str], environ: MutableMapping[s
         redirect=named is not None,
         base_dir=(base or folder).absolute(),
         resume=given.resume,
+    )
+
+
+def environment_arguments(folder: Path, environ: Mapping[str, str]) -> Arguments:
+    """The same from the environment alone: the command line of the user's own script is its own."""
+    named, base = environ.get(RUN_DIR_VARIABLE), environ.get(BASE_DIR_VARIABLE)
+    return Arguments(
+        run_dir=Path(named or folder).absolute(),
+        redirect=bool(named),
+        base_dir=Path(base or folder).absolute(),
+        resume=environ.get(RESUME_VARIABLE) or None,
     )
 
 

@@ -158,6 +158,15 @@ class TrainingData:
         names = {"input_ids": ids, "labels": labels}
         return {name: torch.from_numpy(value).to(self._device) for name, value in names.items()}, targets
 
+    def sequence(self, index: int) -> dict[str, Any]:
+        """`input_ids` and `labels` of the `index`-th sequence of the training part, int64 on the CPU."""
+        import torch
+
+        length = self._settings.data.sequence_length
+        ids, labels = np.empty(length, dtype=np.int64), np.empty(length, dtype=np.int64)
+        self.samples.fill(int(self._training[index]), ids, labels)
+        return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+
     def _batch(self, samples: Any) -> Batch:
         return Batch(samples, int(self.samples.targets[samples].sum()), int(self.samples.tokens[samples].sum()))
 
@@ -196,6 +205,8 @@ def _nothing_to_learn(settings: Settings, corpus: Corpus, samples: Samples) -> R
 def build_data(run: Session) -> TrainingData:
     """The training data of the run: call it before `build_model`, so that a data set without text costs nothing.
 
-    Raises RuntimeProblem when not one sequence can be made.
+    Raises RuntimeProblem when not one sequence can be made, or when the recipe names no text.
     """
+    if run.corpus is None:
+        raise RuntimeProblem("the recipe names no text", "give it data: {files: ...}, or read your own in the script")
     return TrainingData(run.settings, run.corpus, rank=run.ranks.rank, device=run.device)

@@ -63,6 +63,7 @@ class Journal:
         self._events: TextIO | None = None
         self._metrics: TextIO | None = None
         self.first_loss: float | None = None
+        self.last_loss: float | None = None
         if active:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._events = (run_dir / EVENTS).open("a", buffering=1, encoding="utf-8")
@@ -83,7 +84,7 @@ class Journal:
         path = self.run_dir / METRICS
         rows = [row for row in read_rows(path) if row["step"] <= keep_steps]
         if rows:
-            self.first_loss = rows[0].get("loss")
+            self.first_loss, self.last_loss = rows[0].get("loss"), rows[-1].get("loss")
         text = "".join(json.dumps(row) + "\n" for row in rows)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text)
@@ -94,6 +95,7 @@ class Journal:
         if self._metrics is not None:
             if self.first_loss is None:
                 self.first_loss = row["loss"]
+            self.last_loss = row["loss"]
             self._metrics.write(json.dumps(strict({**row, "time": now()})) + "\n")
 
     def report(self, report: dict[str, Any]) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import resource
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dsgen.runtime.batches import Batch, TrainingData
 from dsgen.runtime.checkpoints import resume, save_checkpoint
 from dsgen.runtime.distributed import gather
+from dsgen.runtime.holders import Snapshot, keeping_track
 from dsgen.runtime.memory import reclaim
 from dsgen.runtime.models import count_parameters
+from dsgen.runtime.own_loop import about
 from dsgen.runtime.problems import RuntimeProblem
-from dsgen.runtime.session import STOP_FILE, seed_everything
+from dsgen.runtime.session import seed_everything
 from dsgen.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def train(run: Session, engine: Any, data: TrainingData) -> None:
     current step. Raises RuntimeProblem when engine and settings disagree, or when the run learns nothing any more.
     """
     _check_engine(run, engine)
-    run.measure_memory("initialize")
+    run.measure_memory("initialize", engine=engine)
     total = data.steps()
     every, trainable = count_parameters(engine.module)
     run.journal.event(
@@ -111,30 +112,42 @@ class _Loop:
         batch = data.next_batch()
         loss = torch.zeros((), dtype=torch.float32, device=run.device)
         skipped_before = engine.skipped_steps
+        snapshot = Snapshot(run, self._done + 1) if settings.memory_snapshot_step == self._done + 1 else None
         for samples in data.micro_batches(batch):
             tensors, targets = data.tensors(samples)
-            micro_loss = engine(**tensors).loss
+            boundary = engine.is_gradient_accumulation_boundary()
+            # Looking at every storage takes a while: once a step.
+            looked_at = engine if measured and boundary else None
+            tracked = boundary and (snapshot or (measured and run.memory.counts))
+            with keeping_track(engine.module) if tracked else nullcontext() as activations:
+                micro_loss = engine(**tensors).loss
             if measured:
-                run.measure_memory("forward", self._done + 1)
+                run.measure_memory("forward", self._done + 1, engine=looked_at, activations=activations)
+            if snapshot and boundary:
+                snapshot.take("forward", engine, activations)
             share = _share(settings.world_size * settings.accumulation, targets, batch)
             if share != 1.0:
                 micro_loss = micro_loss * share
             loss += micro_loss.detach()
             engine.backward(micro_loss)
             if measured:
-                run.measure_memory("backward", self._done + 1)
-            boundary = engine.is_gradient_accumulation_boundary()
+                run.measure_memory("backward", self._done + 1, engine=looked_at)
             if boundary:
+                if snapshot:
+                    snapshot.take("backward", engine)
                 rate = engine.get_lr()[0]
                 unclipped = _plain_gradient_norm(engine)
             engine.step()
             if measured:
-                run.measure_memory("step" if boundary else "accumulate", self._done + 1)
+                run.measure_memory("step" if boundary else "accumulate", self._done + 1, engine=looked_at)
+        if snapshot:
+            snapshot.take("step", engine)
+            snapshot.write()
         self._done += 1
         rows = gather(
             [
                 loss,
-                run.stop_requested or (run.ranks.rank == 0 and (run.run_dir / STOP_FILE).exists()),
+                run.wants_to_stop(),
                 self._timed_save_due(),
                 (run.memory.peak() or 0) / _MIB,
                 resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -208,7 +221,6 @@ class _Loop:
         run.journal.report(
             {
                 "status": status,
-                "name": run.settings.name,
                 "steps": self._done,
                 "planned_steps": self._total,
                 "resumed_after": self._first,
@@ -223,14 +235,10 @@ class _Loop:
                 "parameters": every,
                 "trainable_parameters": trainable,
                 "skipped_steps": self._engine.skipped_steps,
-                "bad_rows": run.corpus.bad_rows,
+                "bad_rows": run.corpus.bad_rows if run.corpus else 0,
                 "dropped_documents": self._data.samples.dropped,
                 "checkpoint": str(self._saved) if self._saved else None,
-                "accelerator": run.settings.accelerator,
-                "backend": run.settings.backend,
-                "world_size": run.settings.world_size,
-                "zero_stage": run.zero_stage,
-                "versions": _versions(),
+                **about(run),
             }
         )
         run.journal.event("end", status=status, step=self._done)
@@ -279,13 +287,3 @@ def _line(row: dict[str, Any], total: int) -> str:
         f"step {row['step']}/{total}  loss {row['loss']:.4f}  lr {row['lr']:.2e}{norm}"
         f"  {row['tokens_per_second']:,.0f} tokens/s"
     )
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("dsgen", "torch", "deepspeed", "transformers", "torch_npu", "peft"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions

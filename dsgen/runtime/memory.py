@@ -35,6 +35,11 @@ class MemoryProbe:
         self._accelerator = accelerator if accelerator.device_name() != "cpu" else None
         self._earlier = 0
 
+    @property
+    def counts(self) -> bool:
+        """Whether the accelerator tells what is held on its device."""
+        return self._accelerator is not None
+
     def peak(self) -> int | None:
         """Most bytes that tensors held on this rank's device since the start."""
         if self._accelerator is None:

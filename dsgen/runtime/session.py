@@ -17,14 +17,23 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from dsgen.runtime.accelerator import choose_accelerator
-from dsgen.runtime.arguments import Arguments, Ranks, hand_run_name, parse_arguments, read_ranks
+from dsgen.runtime.arguments import (
+    FOLDER_VARIABLE,
+    Arguments,
+    Ranks,
+    environment_arguments,
+    hand_run_name,
+    parse_arguments,
+    read_ranks,
+)
 from dsgen.runtime.console import Console
 from dsgen.runtime.corpus import Corpus, prepare_corpus
 from dsgen.runtime.distributed import check_world_size, connect, disconnect
+from dsgen.runtime.holders import Activations, find_holders, parts_of
 from dsgen.runtime.journal import Journal, holds_a_run, write_atomically, write_error
 from dsgen.runtime.memory import MemoryProbe
 from dsgen.runtime.problems import RuntimeProblem
-from dsgen.runtime.settings import Settings
+from dsgen.runtime.settings import Settings, read_settings
 from dsgen.runtime.tokens import load_tokenizer
 
 STOP_FILE = "stop"
@@ -50,15 +59,17 @@ class Session:
     device: Any
     """torch.device of this rank."""
     memory: MemoryProbe
-    corpus: Corpus
+    corpus: Corpus | None
+    """None where the recipe of the user's own script names no text."""
     ds_config: Path
     """The DeepSpeed configuration that `deepspeed.initialize` is to read."""
     config: dict[str, Any]
     """The same, as a dictionary."""
     stop_requested: bool
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
+    def __init__(self, settings: Settings, folder: Path, *, own_script: bool) -> None:
         self.settings = settings
+        self._own_script = own_script
         self.folder = folder
         self.ds_config = folder / "ds_config.json"
         self.console = Console()
@@ -94,7 +105,10 @@ class Session:
         disconnect()
 
     def _start(self) -> None:
-        self.arguments = parse_arguments(self.folder, sys.argv[1:], os.environ)
+        if self._own_script:
+            self.arguments = environment_arguments(self.folder, os.environ)
+        else:
+            self.arguments = parse_arguments(self.folder, sys.argv[1:], os.environ)
         rank = hand_run_name(os.environ)
         if self.arguments.redirect and rank is not None:
             self.console.redirect(self.run_dir / "logs" / f"rank-{rank}.log")
@@ -118,17 +132,32 @@ class Session:
         self.memory = MemoryProbe(self.accelerator)
         self.device = torch.device(self.accelerator.current_device_name())
         self.journal.phase("data")
-        self.corpus = self._prepare_data()
+        data = self.settings.data
+        self.corpus = None if self._own_script and not data.files and data.builtin is None else self._prepare_data()
         connect(self.settings, self.ranks)
         seed_everything(self.settings.seed, self.accelerator)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
-    def measure_memory(self, phase: str, step: int = 0) -> None:
-        """Write what the phase that ends here held on rank 0's device to events.jsonl; nothing on CPU."""
+    def measure_memory(
+        self, phase: str, step: int = 0, *, engine: Any = None, activations: Activations | None = None
+    ) -> None:
+        """Write what the phase that ends here held on rank 0's device to events.jsonl; nothing on CPU.
+
+        With `engine` also by part. What the parts leave of `device_bytes` is the allocator's rounding and what Python
+        cannot reach; what `device_peak_bytes` has more than `device_bytes` was freed before the phase ended.
+        """
         measured = self.memory.end_phase()
-        if measured is not None:
-            self.journal.event("memory", phase=phase, step=step, **measured)
+        if measured is None or self.ranks.rank != 0:
+            return
+        parts = {}
+        if engine is not None:
+            parts = {"parts": parts_of(find_holders(engine, activations), self.settings.accelerator)}
+        self.journal.event("memory", phase=phase, step=step, **measured, **parts)
+
+    def wants_to_stop(self) -> bool:
+        """Whether somebody asked this run to stop, as far as this rank knows: by a signal, or by the file `stop`."""
+        return self.stop_requested or (self.ranks.rank == 0 and (self.run_dir / STOP_FILE).exists())
 
     def _prepare_data(self) -> Corpus:
         from dsgen.runtime.models import read_model_config
@@ -209,14 +238,30 @@ class Session:
         return False
 
 
-def start(settings: Settings, folder: Path) -> Session:
-    """The session of this rank, to be used as a context manager. `folder` holds `train.py` and `ds_config.json`.
+def start(settings: Settings | None = None, folder: Path | None = None) -> Session:
+    """The session of this rank, to be used as a context manager. `folder` holds `ds_config.json`.
 
     Entering reads the command line (`--run-dir`, `--base-dir`, `--resume`), checks the ranks and the accelerator
     against the settings, tokenises the data, joins the process group and seeds all generators. A problem found on
     the way ends the process with a message and exit code 2.
+
+    Without arguments it is the session of the user's own script (the recipe's `entrypoint`): settings come from
+    settings.json, folders from the environment that launch.sh sets, and the command line is left alone.
     """
-    return Session(settings, folder)
+    if settings is not None and folder is not None:
+        return Session(settings, folder, own_script=False)
+    named = os.environ.get(FOLDER_VARIABLE)
+    try:
+        if not named:
+            raise RuntimeProblem(
+                f"{FOLDER_VARIABLE} is not set: nobody says where ds_config.json and settings.json stand",
+                "name this script as the recipe's entrypoint and start it with dsgen launch, or with the rendered "
+                "launch.sh",
+            )
+        return Session(read_settings(Path(named)), Path(named), own_script=True)
+    except RuntimeProblem as problem:
+        print(f"error: {problem.message}\n  help: {problem.help}", file=sys.stderr)
+        raise SystemExit(problem.exit_code) from None
 
 
 def seed_everything(seed: int, accelerator: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a training run is told: plain values, decided by `resolve` and written into the rendered `train.py`.
+"""What a training run is told: plain values, decided by `resolve`, in the rendered `train.py` or `settings.json`.
 
 This module imports neither torch nor DeepSpeed, so that a rendered `train.py` can state its settings
 and the API version can be checked before anything heavy is loaded.
@@ -6,11 +6,15 @@ and the API version can be checked before anything heavy is loaded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-API_VERSION = (1, 0)
+from dsgen.runtime.problems import RuntimeProblem
+
+API_VERSION = (1, 1)
 """Version of the API that rendered `train.py` files use: (major, minor). A file written for (M, m) runs on
 every runtime of the same major version whose minor version is at least m."""
 
@@ -48,7 +52,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """The text to train on."""
+    """The text to train on; neither `files` nor `builtin` where the user's own script brings its own."""
 
     sequence_length: int
     """Tokens of one training sequence."""
@@ -109,5 +113,38 @@ class Settings:
     reclaim_every_steps: int = 0
     """Return cached device memory to the device every N optimizer steps; 0 never."""
     log_every_steps: int = 1
+    memory_snapshot_step: int = 0
+    """Optimizer step at which the largest holders of memory are written down; 0 never."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     evaluation: Evaluation | None = None
+
+
+FILE = "settings.json"
+"""Where a rendered folder without a train.py holds its settings."""
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings in `settings.json` of a rendered folder. Raises RuntimeProblem when they cannot be read."""
+    path = folder / FILE
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        evaluation = fields.pop("evaluation", None)
+        return Settings(
+            **{
+                **fields,
+                "model": model_of(fields["model"]),
+                "data": Data(**{**fields["data"], "files": tuple(fields["data"].get("files", ()))}),
+                "checkpoint": Checkpoint(**fields.get("checkpoint", {})),
+                "evaluation": Evaluation(**evaluation) if evaluation else None,
+            }
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RuntimeProblem(f"{path} cannot be read: {error}", "render the recipe again") from error
+
+
+def model_of(fields: Mapping[str, Any]) -> Model:
+    """A model from JSON. Raises TypeError for unknown or missing fields."""
+    adapter = fields.get("adapter")
+    if adapter is not None:
+        adapter = Adapter(**{**adapter, "targets": tuple(adapter["targets"])})
+    return Model(**{**fields, "adapter": adapter})

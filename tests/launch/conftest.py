@@ -35,6 +35,7 @@ def make_plan(**changes: Any) -> SimpleNamespace:
         "per_node": 2,
         "hosts": (),
         "environment": (),
+        "entrypoint": None,
     }
     fields |= changes
     if fields["nodes"] > 1 and not fields["hosts"]:

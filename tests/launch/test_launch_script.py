@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgen.recipe.plan import Entrypoint
 from dsgen.render.templates import env_value
 from tests.launch.conftest import KINDS, Experiment, alive, make_plan, render_launch, variable, wait_for
 
@@ -27,20 +28,23 @@ def test_every_variant_is_clean_for_shellcheck(tmp_path: Path) -> None:
     checker = shutil.which("shellcheck") or str(Path(sys.executable).parent / "shellcheck")
     scripts = []
     environment = (variable("OMP_NUM_THREADS", "4"), variable("HCCL_IF_IP", "10.0.0.1", per_node=True))
+    own = Entrypoint(script="mine.py", args=("--it's", "$x {run_dir}"), local_rank=False)
     for kind, launcher, nodes in itertools.product(KINDS, ("deepspeed", "torchrun"), (1, 3)):
-        for variables in ((), environment):
-            path = tmp_path / f"{kind}-{launcher}-{nodes}-{len(variables)}.sh"
-            path.write_text(render_launch(make_plan(kind=kind, launcher=launcher, nodes=nodes, environment=variables)))
+        for variables, entrypoint in (((), None), (environment, None), (environment, own)):
+            path = tmp_path / f"{kind}-{launcher}-{nodes}-{len(variables)}-{entrypoint is None}.sh"
+            plan = make_plan(kind=kind, launcher=launcher, nodes=nodes, environment=variables, entrypoint=entrypoint)
+            path.write_text(render_launch(plan))
             scripts.append(path)
-    assert len(scripts) == 24
+    assert len(scripts) == 36
     done = subprocess.run([checker, *scripts], capture_output=True, text=True, check=False)
     assert done.stdout == ""
     assert done.returncode == 0
 
 
 def test_a_rendered_script_has_no_stray_blank_lines() -> None:
-    for kind, launcher, nodes in itertools.product(KINDS, ("deepspeed", "torchrun"), (1, 3)):
-        text = render_launch(make_plan(kind=kind, launcher=launcher, nodes=nodes))
+    own = Entrypoint(script="mine.py", args=(), local_rank=False)
+    for kind, launcher, nodes, entrypoint in itertools.product(KINDS, ("deepspeed", "torchrun"), (1, 3), (None, own)):
+        text = render_launch(make_plan(kind=kind, launcher=launcher, nodes=nodes, entrypoint=entrypoint))
         assert text.startswith("#!/usr/bin/env bash\n")
         assert "\n\n\n" not in text
         assert text.endswith("fi\n")

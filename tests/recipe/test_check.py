@@ -166,7 +166,10 @@ def test_good_names(name: str, check: Check) -> None:
     assert check(changed("name", f"name: '{name}'")) == []
 
 
-OPTIONAL = [info.alias or name for name, info in Recipe.model_fields.items() if not info.is_required()]
+# Only with an entrypoint may `data` be left out.
+OPTIONAL = [
+    info.alias or name for name, info in Recipe.model_fields.items() if not info.is_required() and name != "data"
+]
 REQUIRED = [info.alias or name for name, info in Recipe.model_fields.items() if info.is_required()]
 
 

@@ -97,7 +97,7 @@ def test_relative_paths_count_from_the_file_that_says_them(folder: Path) -> None
         "model": "./../bases/m/config.json",
         "weights": "./own",
         "tokenizer": "./../bases/t",
-        "entrypoint": "./../e.py",
+        "entrypoint": "../e.py",
         "data": {"files": ["../bases/x/*.txt", "../y.txt", "/abs.txt", "~/home.txt", ""]},
     }
 

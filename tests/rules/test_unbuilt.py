@@ -15,9 +15,7 @@ CASES = [
         ("parallel.tensor", "parallel:\n  tensor: 2", "parallel: {tensor: 1}"),
         ("parallel.sequence", "parallel:\n  sequence: 2", "parallel: {sequence: 1}"),
         ("restart", "restart: {attempts: 1}", "restart: {attempts: 0}"),
-        ("entrypoint", "entrypoint: ./train.py", "entrypoint: null"),
         ("launcher", "launcher: slurm", "launcher: torchrun"),
-        ("logging.memory_snapshot", "logging:\n  memory_snapshot: 0", "logging: {every: 5}"),
     )
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 from dsgen.catalog.devices import load_device
 from dsgen.catalog.models import Architecture
 from dsgen.catalog.parameters import count_parameters
-from dsgen.recipe import plan
+from dsgen.recipe import plan, schema
 from dsgen.recipe.check import CheckedRecipe
 from dsgen.recipe.load import is_path
 from dsgen.recipe.plan import Plan
@@ -23,6 +23,7 @@ from dsgen.recipe.resolve.zero import Facts, zero_config
 from dsgen.recipe.schema import ChunkedLoss, EveryLayers, Recipe
 from dsgen.recipe.view import (
     adapter_target_names,
+    argument_text,
     data_files,
     default_per_node,
     environment_text,
@@ -138,6 +139,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
         offload_parameters=offload.parameters.device if offload.parameters else "none",
         checkpoint_every_layers=_checkpoint_every_layers(recipe, architecture, ledger),
         loss_chunk_tokens=_loss_chunk(recipe, ledger),
+        entrypoint=_entrypoint(recipe),
         data=_data(recipe),
         evaluation_every_steps=recipe.evaluation.every if recipe.evaluation else 0,
         evaluation_steps=recipe.evaluation.steps if recipe.evaluation else 0,
@@ -146,6 +148,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
         save_keep=recipe.checkpoint.keep or 0,
         save_at_end=recipe.checkpoint.at_end,
         log_every_steps=recipe.logging.every,
+        memory_snapshot_step=recipe.logging.memory_snapshot or 0,
         reclaim_every_steps=ledger.choose(
             "memory.reclaim_every",
             recipe.memory.reclaim_every,
@@ -200,15 +203,23 @@ def _loss_chunk(recipe: Recipe, ledger: Ledger) -> int:
     return 0
 
 
+def _entrypoint(recipe: Recipe) -> plan.Entrypoint | None:
+    said = recipe.entrypoint
+    if said is None:
+        return None
+    return plan.Entrypoint(script=said.script, args=tuple(map(argument_text, said.args)), local_rank=said.local_rank)
+
+
 def _data(recipe: Recipe) -> plan.Data:
+    data = recipe.data or schema.Data.model_construct()
     return plan.Data(
-        files=data_files(recipe.data.files) or (),
-        builtin=recipe.data.builtin,
-        mode=recipe.data.mode,
-        text_field=recipe.data.field,
-        prompt_field=recipe.data.prompt_field,
-        answer_field=recipe.data.answer_field,
-        shuffle=recipe.data.shuffle,
+        files=data_files(data.files) or (),
+        builtin=data.builtin,
+        mode=data.mode,
+        text_field=data.field,
+        prompt_field=data.prompt_field,
+        answer_field=data.answer_field,
+        shuffle=data.shuffle,
         tokenizer=recipe.tokenizer,
     )
 

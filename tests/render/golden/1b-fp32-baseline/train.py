@@ -13,7 +13,7 @@ try:
 except ImportError:
     sys.exit("train.py needs the training side of dsgen: pip install 'dsgen[train]'")
 
-runtime.require_api(1, 0)
+runtime.require_api(1, 1)
 
 SETTINGS = runtime.Settings(
     name="1b-fp32-baseline",

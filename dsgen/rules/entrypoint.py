@@ -1,0 +1,49 @@
+"""The user's own training script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dsgen.findings import Severity
+from dsgen.rules.registry import Problem, rule
+from dsgen.rules.view import View
+
+PLACES = ("ds_config", "run_dir", "base_dir", "folder")
+"""What stands for a path of the run between braces in an argument."""
+
+
+@rule("ENT001")
+def script_is_python(view: View) -> Iterator[Problem]:
+    """An entrypoint that is no Python file: the launchers start it with Python."""
+    if view.entrypoint is not None and not view.entrypoint.endswith(".py"):
+        yield Problem(
+            path="entrypoint",
+            message=f"{view.entrypoint!r} is no Python file, and the launcher starts it with Python",
+            help="name the .py file that calls deepspeed.initialize",
+        )
+
+
+@rule("ENT002", Severity.WARNING)
+def places_are_known(view: View) -> Iterator[Problem]:
+    """A word in braces that stands for nothing: the script gets it as it is."""
+    for index, argument in enumerate(view.entrypoint_arguments):
+        for word in re.findall(r"\{([a-z_]+)\}", argument):
+            if word not in PLACES:
+                known = ", ".join(f"{{{place}}}" for place in PLACES)
+                yield Problem(
+                    path=f"entrypoint.args[{index}]",
+                    message=f"{{{word}}} stands for no path of the run: the script gets it as it is",
+                    help=f"known are {known}",
+                )
+
+
+@rule("ENT003")
+def local_rank_needs_deepspeed(view: View) -> Iterator[Problem]:
+    """--local_rank is passed by DeepSpeed's launcher alone."""
+    if view.passes_local_rank and view.launcher not in (None, "deepspeed"):
+        yield Problem(
+            path="entrypoint.local_rank",
+            message=f"the launcher {view.launcher} passes no --local_rank",
+            help="read LOCAL_RANK from the environment in the script, or write launcher: deepspeed",
+        )
