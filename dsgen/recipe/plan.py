@@ -65,6 +65,30 @@ class Entrypoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A folder or file of the host in a container."""
+
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """What container.sh is made from."""
+
+    image: str
+    engine: str
+    devices: str
+    """nodes or runtime."""
+    shm_bytes: int | None
+    """None: the host's shared memory."""
+    network: str
+    mounts: tuple[Mount, ...]
+    """Besides the rendered folder, the recipe's folder and the current one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One job, decided."""
 
@@ -114,6 +138,7 @@ class Plan:
     loss_chunk_tokens: int
     """0: the loss of all tokens at once."""
 
+    container: Container | None
     entrypoint: Entrypoint | None
     """None: the rendered train.py."""
     data: Data

@@ -269,6 +269,32 @@ class Entrypoint(_Section):
     )
 
 
+def _as_image(value: Any) -> Any:
+    """`container: IMAGE` is short for `container: {image: IMAGE}`."""
+    return {"image": value} if isinstance(value, str) else value
+
+
+class Container(_Section):
+    image: Text = Field(
+        description="Image that has Python, torch, DeepSpeed and dsgen; on Ascend CANN and torch_npu too."
+    )
+    engine: Literal["docker", "podman"] = Field("docker", description="The program that starts it.")
+    devices: Literal["nodes", "runtime"] = Field(
+        "nodes",
+        description="How devices get in: nodes passes device nodes and driver folders one by one; runtime leaves it "
+        "to the Ascend Docker Runtime (ASCEND_VISIBLE_DEVICES). CUDA always uses --gpus.",
+    )
+    shm_size: Bytes | None = Field(
+        None, gt=0, description="Size of /dev/shm in the container; when left out it shares the host's (--ipc=host)."
+    )
+    network: Literal["host", "bridge"] = Field("host", description="Network of the container; several nodes need host.")
+    mounts: list[Text] = Field(
+        [],
+        description="More folders of the host: PATH, PATH:PLACE or PATH:PLACE:ro. The rendered folder, the recipe's "
+        "folder, the current folder and absolute paths of the recipe are mounted anyway.",
+    )
+
+
 class Recipe(_Section):
     """A training job in a few lines."""
 
@@ -321,6 +347,9 @@ class Recipe(_Section):
     )
     environment: dict[str, StrictStr | StrictBool | Number] = Field(
         {}, description="Environment variables of the job; they win over what dsgen derives."
+    )
+    container: Annotated[Container | None, BeforeValidator(_as_image)] = Field(
+        None, description="Image to train in: render adds container.sh, which starts launch.sh in it."
     )
     entrypoint: Annotated[Entrypoint | None, BeforeValidator(_as_script)] = Field(
         None, description="Your own training script instead of the rendered one: its path, or a mapping with `script`."

@@ -108,6 +108,10 @@ def recipe_view(typed: Typed, architecture: Architecture | None, document: Docum
         entrypoint_arguments=tuple(map(argument_text, said("entrypoint", "args") or ())),
         passes_local_rank=bool(said("entrypoint", "local_rank")),
         tokenizer=said("tokenizer"),
+        container_image=said("container", "image"),
+        container_network=said("container", "network"),
+        container_devices=said("container", "devices"),
+        container_mounts=tuple(said("container", "mounts") or ()),
         unbuilt=unbuilt_fields(fields),
     )
     return view, findings

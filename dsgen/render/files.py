@@ -26,7 +26,8 @@ _ALWAYS = {"ds_config.json": "ds_config.json.j2", "launch.sh": "launch.sh.j2"}
 _OWN_LOOP = {"train.py": "train.py.j2"}
 _ENTRYPOINT = {"settings.json": "settings.json.j2"}
 _SEVERAL_NODES = {"hostfile": "hostfile.j2", ".deepspeed_env": "deepspeed_env.j2"}
-_EXECUTABLE = {"launch.sh"}
+_CONTAINER = {"container.sh": "container.sh.j2"}
+_EXECUTABLE = {"launch.sh", "container.sh"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ def render_recipe(
     checked = check_recipe(load_recipe(path, overrides))
     plan = resolve(checked)
     names = _ALWAYS | (_ENTRYPOINT if plan.entrypoint else _OWN_LOOP) | (_SEVERAL_NODES if plan.nodes > 1 else {})
+    names |= _CONTAINER if plan.container else {}
     context = {"plan": plan, "settings": settings(plan), "classes": CLASSES, "api": RUNTIME_API}
     sources, replaced = template_sources(overlay)
     env = environment(sources, cached=cached)

@@ -24,6 +24,7 @@ FAMILIES = (
     "data",
     "checkpoint",
     "entrypoint",
+    "container",
     "unbuilt",
 )
 """Modules of this package that hold rules, in the order in which their findings are listed."""

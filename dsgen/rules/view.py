@@ -129,6 +129,11 @@ class View:
     passes_local_rank: bool = False
     """Whether the script is to get --local_rank."""
 
+    container_image: str | None = None
+    container_network: str | None = None
+    container_devices: str | None = None
+    container_mounts: tuple[str, ...] = ()
+
     unbuilt: Mapping[str, str] = field(default_factory=dict)
     """Fields that the document uses and whose run is not built yet: neutral path -> the reason."""
 

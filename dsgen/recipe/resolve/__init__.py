@@ -14,6 +14,7 @@ from dsgen.recipe.check import CheckedRecipe
 from dsgen.recipe.load import is_path
 from dsgen.recipe.plan import Plan
 from dsgen.recipe.resolve.batch import decide_batch, decide_steps
+from dsgen.recipe.resolve.container import decide_container
 from dsgen.recipe.resolve.environment import decide_environment
 from dsgen.recipe.resolve.ledger import SAID, Ledger
 from dsgen.recipe.resolve.optimizer import optimizer_config, schedule_config
@@ -139,6 +140,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
         offload_parameters=offload.parameters.device if offload.parameters else "none",
         checkpoint_every_layers=_checkpoint_every_layers(recipe, architecture, ledger),
         loss_chunk_tokens=_loss_chunk(recipe, ledger),
+        container=decide_container(recipe),
         entrypoint=_entrypoint(recipe),
         data=_data(recipe),
         evaluation_every_steps=recipe.evaluation.every if recipe.evaluation else 0,
