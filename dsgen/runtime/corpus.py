@@ -12,8 +12,9 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from dsgen.runtime.tokens import Tokenizer
 CACHE_VARIABLE = "DSGEN_CACHE_DIR"
 _FORMAT = 1
 _ROWS_AT_ONCE = 512
+_UNUSED_SECONDS = 30 * 86400
+"""Tokens that no run has opened for so long are removed when new ones are made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +70,23 @@ def prepare_corpus(settings: Settings, tokenizer: Tokenizer, base_dir: Path, run
     folder = _cache_folder(run_dir) / key
     with _locked(folder.with_name(f"{key}.lock")):
         if not (folder / "corpus.json").exists():
+            _remove_unused(folder.parent)
             _write_corpus(folder, settings, tokenizer, base_dir)
+        # A cache of somebody else's is read all the same.
+        with suppress(OSError):
+            (folder / "corpus.json").touch()
     return _open_corpus(folder)
+
+
+def _remove_unused(cache: Path) -> None:
+    """Remove corpora that were last opened long ago; a run that still has one open keeps its bytes."""
+    for about in cache.glob("*/corpus.json"):
+        # Another process may be at the same, or be opening this very corpus, and then holds its lock.
+        with suppress(OSError):
+            if time.time() - about.stat().st_mtime > _UNUSED_SECONDS:
+                with _locked(about.parent.with_name(f"{about.parent.name}.lock"), wait=False):
+                    about.unlink()
+                    shutil.rmtree(about.parent)
 
 
 def _cache_folder(run_dir: Path) -> Path:
@@ -88,9 +106,10 @@ def _cache_folder(run_dir: Path) -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock file; with `wait=False` raises BlockingIOError when another process holds it."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
