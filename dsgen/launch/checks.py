@@ -16,17 +16,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dsgen.ascend_sim.environment import is_simulated, simulated_devices
+from dsgen.doctor import shared_memory
+from dsgen.doctor.disk import LEAST_BYTES, checkpoint_bytes, existing_parent
+from dsgen.doctor.mask import MASKS
+from dsgen.doctor.versions import torch_build as _torch_build
 from dsgen.documents.document import Document
 from dsgen.documents.positions import undotted
 from dsgen.findings import Finding, Severity
-from dsgen.launch import shared_memory
 from dsgen.launch.source import Job
 from dsgen.recipe.load import is_path
 
-MASKS = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
-
 _GIB = 2**30
-_MIN_FREE = _GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,8 @@ def _ascend(job: Job, machine: Machine, packages: bool) -> Iterator[_Problem]:
                 )
     if job.nodes == 1:
         yield from _mask(job, machine, ordered=True)
-        present = len(machine.devices("davinci[0-9]*"))
+        simulated = is_simulated(machine.environ)
+        present = simulated_devices(machine.environ) if simulated else len(machine.devices("davinci[0-9]*"))
         if present < job.per_node:
             yield _Problem(
                 "LCH103",
@@ -173,18 +175,6 @@ def _mask(job: Job, machine: Machine, *, ordered: bool) -> Iterator[_Problem]:
         )
 
 
-def _torch_build() -> str | None:
-    """`cpu`, or the CUDA version that torch was built for; None when torch is not installed or does not say."""
-    spec = importlib.util.find_spec("torch")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        version = Path(folder) / "version.py"
-        if version.is_file():
-            match = re.search(r"^cuda\b[^=\n]*= *(None|['\"][^'\"]+['\"])", version.read_text(), re.MULTILINE)
-            if match:
-                return "cpu" if match[1] == "None" else "CUDA " + match[1].strip("'\"")
-    return None
-
-
 def _packages() -> Iterator[_Problem]:
     missing = [name for name in ("torch", "deepspeed", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
@@ -220,6 +210,13 @@ def _inputs(job: Job) -> Iterator[_Problem]:
                 "relative paths count from the recipe's folder",
                 path=f"data.files[{index}]",
             )
+    if inputs.entrypoint is not None and not (job.base_dir / Path(inputs.entrypoint).expanduser()).is_file():
+        yield _Problem(
+            "LCH133",
+            f"the entrypoint {inputs.entrypoint!r} is no file, looked for in {job.base_dir}",
+            "relative paths count from the recipe's folder",
+            path="entrypoint",
+        )
     named = (("weights", inputs.weights), ("tokenizer", inputs.tokenizer))
     for path, value in named:
         if value and is_path(value) and not (job.base_dir / Path(value).expanduser()).exists():
@@ -237,13 +234,10 @@ def _matches(folder: Path, pattern: str) -> bool:
 
 
 def _disk(job: Job, run_dir: Path) -> Iterator[_Problem]:
-    folder = run_dir.absolute()
-    while not folder.exists():
-        folder = folder.parent
+    folder = existing_parent(run_dir)
     free = shutil.disk_usage(folder).free
-    # bf16 weights of everything; fp32 weights and two moments of what is trained.
-    checkpoint = 2 * job.parameters + 12 * job.trainable_parameters
-    if free < _MIN_FREE:
+    checkpoint = checkpoint_bytes(job.parameters, job.trainable_parameters)
+    if free < LEAST_BYTES:
         yield _Problem(
             "LCH141", f"{free / _GIB:.1f} GiB are free in {folder}", "make room, or start in another folder (--run-dir)"
         )

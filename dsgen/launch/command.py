@@ -10,9 +10,11 @@ from dsgen.findings import Finding, FindingsError, has_errors
 from dsgen.launch.bootstrap import bootstrap, relaunch
 from dsgen.launch.checks import check_machine
 from dsgen.launch.console import choose_display
+from dsgen.launch.examined import examined
 from dsgen.launch.run import Place, choose_place, make_place, run
 from dsgen.launch.source import Source, read_source
 
+CONTAINER = "container.sh"
 RUNS = Path("runs")
 """Where run folders stand, under the current folder."""
 
@@ -65,6 +67,8 @@ def check(prepared: Prepared, *, packages: bool = True) -> tuple[Finding, ...]:
     source = prepared.source
     machine = check_machine(source.job, source.document, prepared.place.folder, packages=packages)
     findings = (*source.findings, *machine)
+    if packages and source.plan is not None and not has_errors(findings):
+        findings += examined(source.plan, source.document, source.job.base_dir)
     if has_errors(findings):
         raise FindingsError(findings, sources=source.document.sources)
     return findings
@@ -83,6 +87,8 @@ def launch(prepared: Prepared) -> int:
     display = choose_display()
     if request.resume and not place.arguments:
         display.note("no earlier run has a checkpoint: starting from the beginning")
+    if CONTAINER in source.files:
+        display.note(f"this runs outside the recipe's container; {place.folder / CONTAINER} starts it inside")
     ranks = source.job.nodes * source.job.per_node
     display.note(f"{source.job.name}: {ranks} rank{'s' if ranks > 1 else ''}, run folder {place.folder}")
     return run(source, place, display)

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+from dsgen.doctor.builds import extensions_root, operators_in_build
 from dsgen.findings import DsgenError, ExitCode
 from dsgen.launch import outcome, summary
-from dsgen.launch.builds import extensions_root, operators_in_build
 from dsgen.launch.console import Display
 from dsgen.launch.process import Launcher, launch_environment
 from dsgen.launch.progress import Follower, Progress
@@ -129,6 +129,8 @@ def run(source: Source, place: Place, display: Display) -> int:
     report = outcome.read_report(place.folder)
     if report is not None and (code == 0 or stop.signal is not None):
         _say(summary.ended_well(report, place.folder), sys.stdout)
+    elif code == 0 and source.job.own_script:
+        _say(summary.script_ended(place.folder), sys.stdout)
     elif stop.signal is not None:
         _say(summary.stopped_hard(place.folder), sys.stderr)
     else:

@@ -64,6 +64,8 @@ class Source:
     job: Job
     files: dict[str, bytes]
     executable: frozenset[str] = frozenset()
+    plan: Plan | None = None
+    """None for a rendered folder."""
     findings: tuple[Finding, ...] = ()
     """Warnings and infos of the recipe."""
     document: Document
@@ -109,6 +111,7 @@ def _render(path: Path, overrides: tuple[str, ...]) -> Source:
         job=job_of_plan(rendered.plan, path),
         files=rendered.files,
         executable=frozenset(name for name in rendered.files if rendered.executable(name)),
+        plan=rendered.plan,
         findings=rendered.findings,
         document=rendered.checked.loaded.document,
     )
@@ -179,7 +182,14 @@ def _read_folder(folder: Path) -> Source:
 
 def _is_copied(name: str) -> bool:
     """Rendered files, and modules that an edited train.py may import; nothing that a run wrote."""
-    return name in (*NEEDED, SETTINGS, "hostfile", ".deepspeed_env", "dsgen.lock.yaml") or name.endswith(".py")
+    return name in (
+        *NEEDED,
+        SETTINGS,
+        "container.sh",
+        "hostfile",
+        ".deepspeed_env",
+        "dsgen.lock.yaml",
+    ) or name.endswith(".py")
 
 
 def _safe(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from dsgen.launch.outcome import Failure
 from dsgen.launch.run_folder import has_checkpoint
 
-_GIB = 2**30
+_GIB, _MIB = 2**30, 2**20
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -22,6 +22,8 @@ def ended_well(report: Mapping[str, Any], folder: Path) -> list[str]:
         first = f"stopped after step {steps}" + (f" of {planned}" if planned else "")
     else:
         first = f"finished: {steps} steps"
+    if report.get("simulated"):
+        first += " on the simulated NPU"
     lines = [", ".join([first, *_losses(report), *_speed(report)])]
     memory = _memory(report)
     if memory:
@@ -102,8 +104,10 @@ def _duration(seconds: float) -> str:
 
 def _memory(report: Mapping[str, Any]) -> str:
     parts = []
-    for key, text in (("device_peak_bytes", "{:.2f} GiB on the device"), ("host_peak_bytes", "{:.2f} GiB on the host")):
+    device = "simulated NPU" if report.get("simulated") else "device"
+    for key, where in (("device_peak_bytes", device), ("host_peak_bytes", "host")):
         value = report.get(key)
         if isinstance(value, (int, float)):
-            parts.append(text.format(value / _GIB))
+            size = f"{value / _GIB:.2f} GiB" if value >= _GIB / 10 else f"{value / _MIB:.1f} MiB"
+            parts.append(f"{size} on the {where}")
     return f"peak memory: {', '.join(parts)}" if parts else ""

@@ -115,7 +115,7 @@ def _load_chain(
     base_path = path.parent / base_name
     base = _load_chain(base_path, folder, (*chain, real), inputs, base_place)
     own = replace(document, value={key: inner for key, inner in value.items() if key != "extends"})
-    return _merged(_rebased(base, base_path.parent, path.parent), own)
+    return _merged(rebased(base, base_path.parent, path.parent), own)
 
 
 def _relative(path: FilePath, folder: FilePath) -> str:
@@ -123,8 +123,8 @@ def _relative(path: FilePath, folder: FilePath) -> str:
     return os.path.relpath(path, folder).replace(os.sep, "/")
 
 
-def _rebased(document: Document, base: FilePath, target: FilePath) -> Document:
-    """Relative paths of a base recipe, rewritten to count from the folder of the recipe that extends it."""
+def rebased(document: Document, base: FilePath, target: FilePath) -> Document:
+    """A recipe of the folder `base` whose relative paths are rewritten to count from the folder `target`."""
     if base.resolve() == target.resolve():
         return document
     value = document.value

@@ -120,7 +120,9 @@ def _as_device(value: Any) -> Any:
 
 class OffloadOptimizer(_Section):
     device: OffloadDevice = Field(description="Where the optimizer states live.")
-    path: Text | None = Field(None, description="nvme only: folder on the fast disk.")
+    path: Text | None = Field(
+        None, description="nvme only: folder on a fast disk of each node, absolute; one for each run."
+    )
     pin_memory: StrictBool | None = Field(None, description="Page-locked host memory.")
     buffer_count: Positive | None = Field(None, description="nvme only: buffers in the pool.")
     ratio: Part | None = Field(None, gt=0, description="Stage 3: part of the states that is offloaded.")
@@ -128,7 +130,9 @@ class OffloadOptimizer(_Section):
 
 class OffloadParameters(_Section):
     device: OffloadDevice = Field(description="Where the 16-bit parameters live.")
-    path: Text | None = Field(None, description="nvme only: folder on the fast disk.")
+    path: Text | None = Field(
+        None, description="nvme only: folder on a fast disk of each node, absolute; one for each run."
+    )
     pin_memory: StrictBool | None = Field(None, description="Page-locked host memory.")
     buffer_count: Positive | None = Field(None, description="nvme only: buffers in the pool.")
     buffer_size: Positive | None = Field(None, description="nvme only: elements per buffer.")
@@ -137,10 +141,14 @@ class OffloadParameters(_Section):
 
 class Offload(_Section):
     optimizer: Annotated[OffloadOptimizer | None, BeforeValidator(_as_device)] = Field(
-        None, description="`cpu`, `nvme` or `none`, or a mapping with `device`."
+        None,
+        description="`cpu`, `nvme` or `none`, or a mapping with `device`. nvme needs stage 3 and libaio with its "
+        "header; verified on CPU ranks only, not on NPU or CUDA.",
     )
     parameters: Annotated[OffloadParameters | None, BeforeValidator(_as_device)] = Field(
-        None, description="`cpu`, `nvme` or `none`, or a mapping with `device`; stage 3 only."
+        None,
+        description="`cpu`, `nvme` or `none`, or a mapping with `device`; stage 3 only. nvme as for the optimizer, "
+        "which must be offloaded too.",
     )
 
 

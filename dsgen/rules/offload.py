@@ -57,6 +57,22 @@ def nvme_has_a_path(view: View) -> Iterator[Problem]:
             )
 
 
+@rule("OFF010")
+def nvme_path_is_absolute(view: View) -> Iterator[Problem]:
+    """A folder for NVMe offload that DeepSpeed would take from the current folder, and `~` for a folder of that name.
+
+    DeepSpeed: os.makedirs of the path as it is (runtime/swap_tensor/optimizer_utils.py, partitioned_param_swapper.py).
+    """
+    for path, device in ((OPTIMIZER, view.offload_optimizer), (PARAMETERS, view.offload_parameters)):
+        folder = lookup(view.config, f"{path}.nvme_path")
+        if device == "nvme" and isinstance(folder, str) and folder and not folder.startswith("/"):
+            yield Problem(
+                path=f"{path}.nvme_path",
+                message=f"{folder!r} would count from whatever folder the ranks are started in, and `~` stays `~`",
+                help="write an absolute path: the swap files belong on a fast disk of each node",
+            )
+
+
 @rule("OFF004")
 def nvme_needs_stage_3(view: View) -> Iterator[Problem]:
     """Optimizer states on NVMe below stage 3: DeepSpeed accepts it and keeps them in host memory."""

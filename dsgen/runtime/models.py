@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsgen.runtime.memory import reclaim
+from dsgen.runtime.paths import local_path
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Settings
 
@@ -34,7 +35,7 @@ def read_model_config(settings: Settings, base_dir: Path) -> Any:
     if not isinstance(kind, str):
         raise RuntimeProblem("the model's configuration has no model_type", "write model_type: llama, say")
     if settings.model.trust_remote_code and "auto_map" in fields and settings.model.weights is not None:
-        folder = base_dir / settings.model.weights
+        folder = local_path(base_dir, settings.model.weights)
         config = AutoConfig.from_pretrained(
             str(folder) if folder.exists() else settings.model.weights, trust_remote_code=True
         )

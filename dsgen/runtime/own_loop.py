@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import time
 from typing import TYPE_CHECKING, Any
 
+from dsgen.ascend_sim.environment import is_simulated
 from dsgen.runtime.distributed import gather
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def about(run: Session) -> dict[str, Any]:
     return {
         "name": run.settings.name,
         "accelerator": run.settings.accelerator,
+        "simulated": is_simulated(os.environ),
         "backend": run.settings.backend,
         "world_size": run.settings.world_size,
         "zero_stage": run.zero_stage,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dsgen.runtime.paths import local_path
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Data
 
@@ -52,25 +53,37 @@ def builtin_documents(name: str) -> list[str]:
 def find_files(data: Data, base_dir: Path) -> list[Path]:
     """The files that the paths and globs name, each once, in a fixed order.
 
-    Raises RuntimeProblem when a pattern matches nothing or something that is no .txt, .jsonl or .parquet file.
+    Raises RuntimeProblem when a pattern matches nothing, something that may not be looked at, or something that is no
+    .txt, .jsonl or .parquet file.
     """
     found: dict[Path, None] = {}
     for pattern in data.files:
-        named = base_dir / pattern
-        if named.exists() or not glob.has_magic(pattern):
-            paths = [named] if named.exists() else []
-        else:
-            root = Path(named.anchor) if Path(pattern).is_absolute() else base_dir
-            paths = sorted(path for path in root.glob(str(named.relative_to(root))) if path.is_file())
-        if not paths:
-            raise RuntimeProblem(f"no data file matches {base_dir / pattern}")
-        for path in paths:
-            if path.is_dir():
-                raise RuntimeProblem(f"{path} is a folder, not a data file", f"write {pattern}/*.jsonl, say")
-            if path.suffix not in SUFFIXES:
-                raise RuntimeProblem(f"{path} is of no known kind", f"data files end in {', '.join(SUFFIXES)}")
-            found[path] = None
+        named = local_path(base_dir, pattern)
+        try:
+            found.update(dict.fromkeys(_matches(named, base_dir, pattern)))
+        except OSError as error:
+            raise RuntimeProblem(f"{error.filename or named} cannot be read: {error.strerror or error}") from error
     return list(found)
+
+
+def _matches(named: Path, base_dir: Path, pattern: str) -> list[Path]:
+    if named.exists() or not glob.has_magic(pattern):
+        paths = [named] if named.exists() else []
+    else:
+        root = base_dir if named.is_relative_to(base_dir) else Path(named.anchor)
+        paths = sorted(path for path in root.glob(str(named.relative_to(root))) if path.is_file())
+    if not paths:
+        broken = f": it is a link to {named.readlink()}, which does not exist" if named.is_symlink() else ""
+        raise RuntimeProblem(f"no data file matches {named}{broken}")
+    for path in paths:
+        if path.is_dir():
+            raise RuntimeProblem(f"{path} is a folder, not a data file", f"write {pattern}/*.jsonl, say")
+        if path.suffix not in SUFFIXES:
+            raise RuntimeProblem(f"{path} is of no known kind", f"data files end in {', '.join(SUFFIXES)}")
+        if not path.is_file():
+            # A pipe would be waited for without end.
+            raise RuntimeProblem(f"{path} is no regular file", "write its content to a file first")
+    return paths
 
 
 def describe(data: Data, base_dir: Path) -> list[list[str | int]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from dsgen.runtime.paths import local_path
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Settings
 
@@ -30,6 +31,10 @@ class Tokenizer(Protocol):
         """The ids of each text, nothing added."""
         ...
 
+    def vocabulary(self) -> dict[str, int]:
+        """Tokens, as the tokenizer spells them, and their ids."""
+        ...
+
 
 class ByteTokenizer:
     """UTF-8 bytes as ids 0..255, and end of text as 256 where the model's vocabulary has room for it.
@@ -46,6 +51,10 @@ class ByteTokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The UTF-8 bytes of each text."""
         return [list(text.encode("utf-8")) for text in texts]
+
+    def vocabulary(self) -> dict[str, int]:
+        """Every byte in the spelling of byte-fallback tokenizers."""
+        return {f"<0x{byte:02X}>": byte for byte in range(256)}
 
 
 class HubTokenizer:
@@ -75,12 +84,18 @@ class HubTokenizer:
         ids = self._tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
         return list(ids["input_ids"])
 
+    def vocabulary(self) -> dict[str, int]:
+        """All tokens of the tokenizer, added ones included."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
 
 def load_tokenizer(settings: Settings, base_dir: Path, vocabulary: int, end_of_text: int | None) -> Tokenizer:
     """The tokenizer that the settings name; `vocabulary` is the number of ids that the model has.
 
     `end_of_text` is the model's own end-of-text id, for tokenizers that know none. The network is used only for a
-    name that is no local path. Raises RuntimeProblem when it cannot be loaded or has ids that the model does not.
+    name that is no local path. Raises RuntimeProblem when it cannot be loaded, has ids that the model does not, or is
+    another one than the weights were trained with, as far as their folder tells.
     """
     name = settings.data.tokenizer
     if name == BYTES:
@@ -93,13 +108,39 @@ def load_tokenizer(settings: Settings, base_dir: Path, vocabulary: int, end_of_t
             "larger ids would fall outside the embedding",
             f"use the model's own tokenizer, or set the model's vocab_size to at least {tokenizer.size}",
         )
+    _check_weights_know_it(settings, base_dir, tokenizer)
     return tokenizer
+
+
+def _check_weights_know_it(settings: Settings, base_dir: Path, tokenizer: Tokenizer) -> None:
+    """Compare with the tokenizer.json beside the weights, if there is one; added tokens are no difference."""
+    weights = settings.model.weights
+    if weights is None:
+        return
+    beside = local_path(base_dir, weights) / "tokenizer.json"
+    if not beside.is_file():
+        return
+    from tokenizers import Tokenizer as Fast
+
+    try:
+        theirs = Fast.from_file(str(beside)).get_vocab()
+    except Exception:
+        # Nobody asked for this file: a broken one only takes away the comparison.
+        return
+    ours = tokenizer.vocabulary()
+    same = sum(ours.get(token) == number for token, number in theirs.items())
+    if 2 * same < min(len(theirs), len(ours)):
+        raise RuntimeProblem(
+            f"tokenizer {settings.data.tokenizer} is not that of the weights: it has {same} of {len(theirs)} tokens of "
+            f"{beside} under the same id, so the model would read other words than it has learnt",
+            f"write `tokenizer: {weights}`; to train these weights on other tokens on purpose, take {beside.name} away",
+        )
 
 
 def _load_hub_tokenizer(settings: Settings, base_dir: Path, name: str, end_of_text: int | None) -> HubTokenizer:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    path = base_dir / name
+    path = local_path(base_dir, name)
     looks_local = name.startswith((".", "/", "~")) or name.endswith(".json")
     try:
         if path.is_file():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgen.runtime.memory import trim_heap
+from dsgen.runtime.paths import local_path
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Settings
 
@@ -89,7 +90,7 @@ def find_weights(settings: Settings, base_dir: Path) -> WeightFiles | None:
     name = settings.model.weights
     if name is None:
         return None
-    path = base_dir / name
+    path = local_path(base_dir, name)
     if not path.exists():
         if name.startswith((".", "/", "~")) or name.count("/") != 1:
             raise RuntimeProblem(f"there are no weights at {path}")

@@ -200,7 +200,7 @@ def test_hostile_text_comes_out_verbatim(text: str, write_recipe: Write, tmp_pat
 def test_hostile_text_comes_out_verbatim_elsewhere(text: str, write_recipe: Write, tmp_path: Path) -> None:
     text = text.format(mark=tmp_path / "executed")
     recipe = write_recipe(
-        zero={"stage": 3, "offload": {"optimizer": {"device": "nvme", "path": text}, "parameters": "cpu"}},
+        zero={"stage": 3, "offload": {"optimizer": {"device": "nvme", "path": f"/{text}"}, "parameters": "cpu"}},
         data={"files": ["a.jsonl"], "mode": "instruction", "prompt_field": text, "answer_field": text + "2"},
         model={**TINY, "note": text},
         launcher="torchrun",
@@ -208,7 +208,7 @@ def test_hostile_text_comes_out_verbatim_elsewhere(text: str, write_recipe: Writ
     out = tmp_path / "out"
     assert main_code(["render", str(recipe), "-o", str(out)]) == 0
     config = json.loads((out / "ds_config.json").read_text())
-    assert config["zero_optimization"]["offload_optimizer"]["nvme_path"] == text
+    assert config["zero_optimization"]["offload_optimizer"]["nvme_path"] == f"/{text}"
     tree = ast.parse((out / "train.py").read_text())
     said = {
         keyword.arg: _value(keyword.value)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from dsgen.doctor import shared_memory
 from dsgen.documents.document import Document
 from dsgen.findings import Finding, Severity
-from dsgen.launch import checks, shared_memory
+from dsgen.launch import checks
 from dsgen.launch.checks import Machine, check_machine
 from dsgen.launch.source import Inputs, Job
 from tests.launch.conftest import REPOSITORY

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgen.launch.builds import extensions_root, operators_in_build
+from dsgen.doctor.builds import extensions_root, operators_in_build
 from dsgen.launch.console import Lines
 from dsgen.launch.progress import Follower, Progress
 

@@ -26,6 +26,18 @@ CASES = [
         right=f"zero:\n  stage: 3\n  offload:\n    optimizer: {NVME}",
     ),
     Case(
+        code="OFF010",
+        path="zero.offload.optimizer.path",
+        wrong="zero:\n  stage: 3\n  offload:\n    optimizer:\n      device: nvme\n      path: ~/fast # here",
+        right=f"zero:\n  stage: 3\n  offload:\n    optimizer: {NVME}",
+    ),
+    Case(
+        code="OFF010",
+        path="zero.offload.parameters.path",
+        wrong="zero: {stage: 3, offload: {optimizer: cpu, parameters: {device: nvme, path: fast}}} # here",
+        right=f"zero: {{stage: 3, offload: {{optimizer: cpu, parameters: {NVME}}}}}",
+    ),
+    Case(
         code="OFF004",
         path="zero.offload.optimizer.device",
         wrong=f"zero: {{stage: 2, offload: {{optimizer: {NVME}}}}} # here",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from dsgen.runtime.corpus import Corpus, prepare_corpus
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Evaluation, Settings
 from dsgen.runtime.text import BadRows, builtin_documents, find_files, read_rows
-from dsgen.runtime.tokens import ByteTokenizer
+from dsgen.runtime.tokens import ByteTokenizer, Tokenizer, load_tokenizer
+from dsgen.runtime.weights import find_weights
 from tests.runtime.conftest import Ranks, ds_config, replace, settings
 
 
@@ -38,6 +42,17 @@ def corpus_of(job: Settings, folder: Path, vocabulary: int = 257) -> Corpus:
 
 def data_of(job: Settings, folder: Path, rank: int = 0, vocabulary: int = 257) -> TrainingData:
     return TrainingData(job, corpus_of(job, folder, vocabulary), rank=rank, device="cpu")
+
+
+def save_tokenizer(path: Path, texts: list[str], size: int, added: list[str] | None = None) -> None:
+    """A byte-level BPE tokenizer of about `size` tokens, learnt from the texts."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, special_tokens=["<s>", "</s>"]))
+    tokenizer.add_tokens(added or [])
+    tokenizer.save(str(path))
 
 
 def row(samples: Samples, index: int, length: int = 8) -> tuple[list[int], list[int]]:
@@ -133,8 +148,14 @@ def test_parquet(tmp_path: Path) -> None:
     assert bad.lines == [f"{path}:2: field 'text' is a NoneType, not text"]
     with pytest.raises(RuntimeProblem, match="has no column prompt, answer; it has text, n"):
         list(read_rows(job_on("a.parquet", mode="instruction").data, tmp_path, bad))
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(RuntimeProblem, match="no readable parquet"):
+    whole = path.read_bytes()
+    for kept in (0, 3, len(whole) // 2, len(whole) - 20, len(whole) - 1):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(RuntimeProblem, match=r"a\.parquet (is no readable parquet file|cannot be read): "):
+            list(read_rows(job_on("a.parquet").data, tmp_path, bad))
+    # Its directory, at the end, is whole; what it leads to is not.
+    path.write_bytes(bytes(len(whole) // 4) + whole[len(whole) // 4 :])
+    with pytest.raises(RuntimeProblem, match=r"a\.parquet (is no readable parquet file|cannot be read): "):
         list(read_rows(job_on("a.parquet").data, tmp_path, bad))
 
 
@@ -158,9 +179,115 @@ def test_finding_files(tmp_path: Path) -> None:
 
 
 def test_unreadable_file(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").symlink_to(tmp_path / "a.txt")
-    with pytest.raises(RuntimeProblem, match=r"no data file matches .*a\.txt"):
-        corpus_of(job_on("a.txt"), tmp_path)
+    """Real cases, each told by the name of the file; and the cache holds nothing that would be taken for tokens."""
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "unmounted" / "gone.txt")
+    (tmp_path / "folder.txt").mkdir()
+    os.mkfifo(tmp_path / "pipe.txt")
+    # Opens well and gives EIO when it is read, as a file on a disk or a server that has died.
+    (tmp_path / "dying.txt").symlink_to("/proc/self/mem")
+    for name, message in (
+        ("loop.txt", r"no data file matches .*loop\.txt: it is a link to .*loop\.txt, which does not exist"),
+        ("gone.txt", r"no data file matches .*gone\.txt: it is a link to .*unmounted/gone\.txt, which does not exist"),
+        ("folder.txt", r"folder\.txt is a folder, not a data file"),
+        ("pipe.txt", r"pipe\.txt is no regular file"),
+        ("dying.txt", r"dying\.txt cannot be read: Input/output error"),
+    ):
+        with pytest.raises(RuntimeProblem, match=message):
+            corpus_of(job_on(name), tmp_path)
+    assert not list((tmp_path / "cache").rglob("corpus.json"))
+
+
+def test_file_of_somebody_else(tmp_path: Path) -> None:
+    """Permissions, which root does not feel: so as another user."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "a.txt").write_text("text")
+    closed.chmod(0)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    try:
+        for pattern in ("a.txt", "*.txt"):
+            with pytest.raises(
+                RuntimeProblem, match=r"closed.* cannot be read: Permission denied|no data file matches"
+            ):
+                find_files(job_on(str(closed / pattern)).data, tmp_path)
+        with pytest.raises(RuntimeProblem, match=r"closed/a\.txt cannot be read: Permission denied"):
+            find_files(job_on(str(closed / "a.txt")).data, tmp_path)
+    finally:
+        if was == 0:
+            os.seteuid(0)
+        closed.chmod(0o700)
+
+
+def test_file_cut_short(tmp_path: Path) -> None:
+    """The row that was cut is bad and named; the rows before it are used."""
+    rows = "".join(json.dumps({"text": f"row {number} é"}, ensure_ascii=False) + "\n" for number in range(3))
+    for lost in (3, 4, 10):
+        (tmp_path / "a.jsonl").write_bytes(rows.encode()[:-lost])
+        bad = BadRows()
+        assert [r.text for r in read_rows(job_on("a.jsonl").data, tmp_path, bad)] == ["row 0 é", "row 1 é"]
+        (line,) = bad.lines
+        assert line.startswith(f"{tmp_path}/a.jsonl:3: not JSON")
+
+
+def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the home folder in data files, tokenizer and weights."""
+    home = tmp_path / "home"
+    (home / "data").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    (home / "data" / "a.txt").write_text("text")
+    assert find_files(job_on("~/data/*.txt").data, tmp_path) == [home / "data" / "a.txt"]
+    assert find_files(job_on("~/data/a.txt").data, tmp_path) == [home / "data" / "a.txt"]
+    assert corpus_of(job_on("~/data/a.txt"), tmp_path).tokens.tolist() == [*b"text", 256]
+    with pytest.raises(RuntimeProblem, match=f"no data file matches {home}/a.txt"):
+        find_files(job_on("~/a.txt").data, tmp_path)
+    with pytest.raises(RuntimeProblem, match=r"no data file matches .*~nobody-of-this-name/a\.txt"):
+        find_files(job_on("~nobody-of-this-name/a.txt").data, tmp_path)
+    named = settings(data={"tokenizer": "~/tokenizer.json"}, model={"weights": "~/weights"})
+    with pytest.raises(RuntimeProblem, match=f"no tokenizer at {home}/tokenizer.json"):
+        load_tokenizer(named, tmp_path, 257, 1)
+    with pytest.raises(RuntimeProblem, match=f"no weights at {home}/weights"):
+        find_weights(named, tmp_path)
+    save_tokenizer(home / "tokenizer.json", ["a small text"], 60)
+    assert load_tokenizer(named, tmp_path, 257, 1).encode(["small"]) != [[]]
+    (home / "weights").mkdir()
+    with pytest.raises(RuntimeProblem, match=f"{home}/weights holds no .safetensors file"):
+        find_weights(named, tmp_path)
+
+
+def test_wrong_tokenizer(tmp_path: Path) -> None:
+    def load(tokenizer: str, weights: str | None = None, vocabulary: int = 300) -> Tokenizer:
+        job = settings(data={"tokenizer": tokenizer}, model={"weights": weights})
+        return load_tokenizer(job, tmp_path, vocabulary, 1)
+
+    (tmp_path / "broken.json").write_text('{"model": {"type": "BPE", "vo')
+    with pytest.raises(RuntimeProblem, match=r"tokenizer broken\.json cannot be loaded: "):
+        load("broken.json")
+    (tmp_path / "other.json").write_text('{"version": "1.0"}')
+    with pytest.raises(RuntimeProblem, match=r"tokenizer other\.json cannot be loaded: "):
+        load("other.json")
+    (tmp_path / "weights").mkdir()
+    with pytest.raises(RuntimeProblem, match=r"tokenizer \./weights cannot be loaded: "):
+        load("./weights")
+
+    one, two = ["the cat sat on the mat by the door " * 3], ["zum Beispiel zwölf Boxkämpfer über den Deich " * 3]
+    save_tokenizer(tmp_path / "one.json", one, 90)
+    save_tokenizer(tmp_path / "two.json", two, 90)
+    size = load("one.json").size
+    with pytest.raises(RuntimeProblem, match=f"has {size} ids but the model's vocabulary has {size - 1}"):
+        load("one.json", vocabulary=size - 1)
+
+    save_tokenizer(tmp_path / "weights" / "tokenizer.json", one, 90)
+    assert load("./weights", "./weights").encode(one) == load("one.json", "./weights").encode(one)
+    save_tokenizer(tmp_path / "added.json", one, 90, added=["<tool>"])
+    assert load("added.json", "./weights").size == size + 1
+    for name in ("two.json", "bytes"):
+        with pytest.raises(RuntimeProblem, match=rf"tokenizer {name} is not that of the weights: it has \d+ of {size}"):
+            load(name, "./weights")
+    (tmp_path / "weights" / "tokenizer.json").unlink()
+    assert load("two.json", "./weights").size > 0
 
 
 def test_large_text_file_is_one_document(tmp_path: Path) -> None:
@@ -185,6 +312,31 @@ def test_tokens_are_made_once_and_again_when_the_text_changes(tmp_path: Path, ca
     assert second.fingerprint != first.fingerprint
     assert bytes(second.tokens[:-1].astype(np.uint8)) == b"another text"
     assert corpus_of(job_on("a.txt", mode="truncated"), tmp_path).tokens.tolist() == second.tokens.tolist()
+
+
+def _three_bytes(tokens: Path) -> bytes:
+    """The first ids of a file of 16-bit tokens, as the bytes that they stand for."""
+    return tokens.read_bytes()[:6:2]
+
+
+def test_tokens_that_nobody_uses_are_removed(tmp_path: Path, cache: Path) -> None:
+    """Only where new ones are made, only those not opened for 30 days, and never those that a process is opening."""
+    for name in ("old", "held", "young", "new"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    for name in ("old", "held", "young"):
+        corpus_of(job_on(f"{name}.txt"), tmp_path)
+    found = {_three_bytes(about.with_name("tokens.bin")): about for about in cache.rglob("corpus.json")}
+    old, held = found[b"old"], found[b"hel"]
+    for about, days in ((old, 31), (held, 31), (found[b"you"], 29)):
+        os.utime(about, (time.time() - days * 86400,) * 2)
+    with held.parent.with_name(f"{held.parent.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        corpus_of(job_on("new.txt"), tmp_path)
+    assert not old.parent.exists()
+    assert {_three_bytes(path) for path in cache.rglob("tokens.bin")} == {b"hel", b"you", b"new"}
+    assert time.time() - found[b"you"].stat().st_mtime > 86400
+    corpus_of(job_on("young.txt"), tmp_path)
+    assert time.time() - found[b"you"].stat().st_mtime < 60
 
 
 def test_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,15 +449,10 @@ def test_held_out_part_too_large(tmp_path: Path) -> None:
 @pytest.mark.train
 def test_run_on_files(ranks: Ranks, tmp_path: Path) -> None:
     """Two ranks on files with bad rows and a tokenizer of their own: rows are counted, named, and left out."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     lines = [json.dumps({"text": f"sentence number {i} of a small text"}) for i in range(40)]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.jsonl").write_text("\n".join([*lines, "{broken", *lines]))
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=200, special_tokens=["<s>", "</s>"]))
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    save_tokenizer(tmp_path / "tokenizer.json", lines, 200)
     job = settings(
         data={"builtin": None, "files": ("data/*.jsonl",), "tokenizer": "tokenizer.json"}, steps=None, epochs=3
     )
