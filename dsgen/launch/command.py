@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsgen.ascend_sim.environment import is_simulated
 from dsgen.findings import Finding, FindingsError, has_errors
 from dsgen.launch.bootstrap import bootstrap, relaunch
 from dsgen.launch.checks import check_machine
@@ -67,7 +69,8 @@ def check(prepared: Prepared, *, packages: bool = True) -> tuple[Finding, ...]:
     source = prepared.source
     machine = check_machine(source.job, source.document, prepared.place.folder, packages=packages)
     findings = (*source.findings, *machine)
-    if packages and source.plan is not None and not has_errors(findings):
+    # Of a simulated NPU there is no hardware to look at, and its CANN is none.
+    if packages and source.plan is not None and not has_errors(findings) and not is_simulated(os.environ):
         findings += examined(source.plan, source.document, source.job.base_dir)
     if has_errors(findings):
         raise FindingsError(findings, sources=source.document.sources)

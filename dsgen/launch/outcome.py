@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dsgen.catalog.failures import Failure as Known
+from dsgen.catalog.failures import recognise
 from dsgen.launch.process import LAUNCHER_LOG
 
 LAST_LINES = 15
+_RECENT = 200
+"""Lines at the end of a log in which a known failure is looked for."""
 
 _NOISE = re.compile(r"^\[\d{4}-\d\d-\d\d .*\[(INFO|WARNING)\]|^\s*$")
 _KILLED = re.compile(r"return code = -9\b|exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
@@ -67,28 +71,46 @@ def find_failure(run_dir: Path, code: int, *, log_start: int = 0, oom_before: in
     if code == 247 or any(_KILLED.search(line) for line in said):
         return _killed(run_dir, "a rank was killed (signal 9)", said, oom_before)
     error = _first_error(run_dir)
-    if error is not None and _PEER_GONE.search(str(error.get("message"))) and _silent_ranks(run_dir):
+    if error is not None and _lost_a_peer(run_dir, error) and _silent_ranks(run_dir):
         # The launcher reports the first death that it notices, which may be that of a rank that only lost its peer.
         what = f"rank {error['rank']} lost its connection to a rank that ended without a message (killed)"
         return _killed(run_dir, what, said, oom_before)
     if error is not None:
-        rank = error["rank"]
-        log = run_dir / "logs" / f"rank-{rank}.log"
-        return Failure(
-            rank=rank,
-            message=_describe(error),
-            help=str(error.get("help") or ""),
-            log=log,
-            last_lines=() if error.get("help") else _last(_tail(log)),
-        )
+        return _of_rank(run_dir, error)
     own = [line[len(_OWN) :] for line in said if line.startswith(_OWN)]
     if own and own[-1] == [line for line in said if line.strip()][-1][len(_OWN) :]:
         return Failure(message=own[-1], log=launcher_log)
+    known = recognise("\n".join(said[-_RECENT:]))
     return Failure(
-        message=f"the launcher ended with exit code {code}, and no rank left a message",
+        message=known.meaning if known else f"the launcher ended with exit code {code}, and no rank left a message",
+        help=known.help if known else "",
         log=launcher_log,
         last_lines=_last(said),
     )
+
+
+def _of_rank(run_dir: Path, error: dict[str, Any]) -> Failure:
+    rank = error["rank"]
+    log = run_dir / "logs" / f"rank-{rank}.log"
+    help = str(error.get("help") or "")
+    message = _describe(error)
+    known = None if help else _known(run_dir, error)
+    if known is not None:
+        # The text of the library, shortened, for those who search for it.
+        first = message.strip().splitlines()[0]
+        message, help = f"{known.meaning} ({first if len(first) <= 120 else f'{first[:117]}...'})", known.help
+    return Failure(rank=rank, message=message, help=help, log=log, last_lines=() if help else _last(_tail(log)))
+
+
+def _lost_a_peer(run_dir: Path, error: dict[str, Any]) -> bool:
+    known = _known(run_dir, error)
+    return bool(_PEER_GONE.search(str(error.get("message")))) or (known is not None and known.consequence)
+
+
+def _known(run_dir: Path, error: dict[str, Any]) -> Known | None:
+    """What is known of a rank's error: by its message and trace, else by the end of its log."""
+    said = recognise(f"{error.get('message')}\n{error.get('traceback')}")
+    return said or recognise("\n".join(_tail(run_dir / "logs" / f"rank-{error['rank']}.log")[-_RECENT:]))
 
 
 def _killed(run_dir: Path, what: str, said: list[str], oom_before: int | None) -> Failure:
@@ -128,8 +150,10 @@ def _errors(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _first_error(run_dir: Path) -> dict[str, Any] | None:
+    """The first rank's error that is not only what the failure of another one did to it."""
     errors = _errors(run_dir)
-    return errors[0] if errors else None
+    causes = [error for error in errors if not ((known := _known(run_dir, error)) and known.consequence)]
+    return next(iter(causes or errors), None)
 
 
 def _silent_ranks(run_dir: Path) -> set[int]:

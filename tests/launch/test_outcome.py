@@ -169,3 +169,50 @@ def test_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "finished: 1 steps",
         "run folder: runs/a/001",
     ]
+
+
+OOM = (
+    "NPU out of memory. Tried to allocate 1.50 GiB (NPU 0; 2.00 GiB total capacity; 1.20 GiB already allocated; "
+    "1.20 GiB current active; 0.50 GiB free; 1.50 GiB reserved in total by PyTorch).If reserved memory is >> allocated"
+)
+TIMEOUT = "HCCL function error: HcclAllReduce(...), error code is 9\n[ERROR] ERR02200 DIST call hccl api failed."
+
+
+def test_a_known_failure_is_explained(run_dir: Path) -> None:
+    _error(run_dir, 1, 1.0, OOM, type="OutOfMemoryError")
+    failure = find_failure(run_dir, 1)
+    assert failure.rank == 1
+    assert failure.message.startswith("NPU 0 has no room for 1.50 GiB more: 1.20 GiB of 2.00 GiB are allocated")
+    assert "activation_checkpointing: full" in failure.help
+    assert failure.last_lines == ()
+
+
+def test_the_cause_counts_not_the_rank_that_waited_for_it(run_dir: Path) -> None:
+    _error(run_dir, 0, 1.0, TIMEOUT, type="RuntimeError")
+    _error(run_dir, 1, 9.0, "bad sample")
+    assert find_failure(run_dir, 1).rank == 1
+
+
+def test_a_rank_that_waited_for_a_silent_one(run_dir: Path) -> None:
+    """The other left no message: it was killed, whatever HCCL makes of it."""
+    _error(run_dir, 0, 1.0, TIMEOUT, type="RuntimeError")
+    (run_dir / "logs" / "rank-1.log").write_text("step 3\n")
+    failure = find_failure(run_dir, 1)
+    assert failure.rank == 1
+    assert "rank 0 lost its connection to a rank that ended without a message" in failure.message
+
+
+def test_only_waiting_ranks(run_dir: Path) -> None:
+    for rank in (0, 1):
+        _error(run_dir, rank, 1.0 + rank, TIMEOUT, type="RuntimeError")
+    failure = find_failure(run_dir, 1)
+    assert failure.rank == 0
+    assert failure.message.startswith("HCCL gave up waiting for another rank (RuntimeError: HCCL function error")
+    assert "HCCL_EXEC_TIMEOUT" in failure.help
+
+
+def test_a_script_without_messages_is_explained_by_the_launchers_log(run_dir: Path) -> None:
+    (run_dir / "logs" / "launcher.log").write_text(f"[rank0]: Traceback\n[rank0]: torch.OutOfMemoryError: {OOM}\n")
+    failure = find_failure(run_dir, 1)
+    assert failure.message.startswith("NPU 0 has no room")
+    assert failure.last_lines
