@@ -166,6 +166,12 @@ def _mask(job: Job, machine: Machine, *, ordered: bool) -> Iterator[_Problem]:
     devices = mask.split(",")
     if ordered and [int(device) for device in devices] != sorted({int(device) for device in devices}):
         yield _Problem("LCH106", f"{name}={mask}: the numbers must ascend", f"unset {name}, or write them in order")
+    elif ordered and (absent := [number for number in devices if not _is_there(machine, number)]):
+        yield _Problem(
+            "LCH108",
+            f"{name}={mask} names device {', '.join(absent)}, which this machine does not have",
+            "name devices that `npu-smi info` shows, or unset it",
+        )
     elif len(devices) < job.per_node:
         yield _Problem(
             "LCH107",
@@ -173,6 +179,13 @@ def _mask(job: Job, machine: Machine, *, ordered: bool) -> Iterator[_Problem]:
             f"show more, or --set hardware.per_node={len(devices)}",
             path="hardware.per_node",
         )
+
+
+def _is_there(machine: Machine, number: str) -> bool:
+    """Whether the machine may have an NPU of that number: containers with some of the NPUs may count from 0 again."""
+    if is_simulated(machine.environ):
+        return int(number) < simulated_devices(machine.environ)
+    return bool(machine.devices(f"davinci{int(number)}")) or int(number) < len(machine.devices("davinci[0-9]*"))
 
 
 def _packages() -> Iterator[_Problem]:

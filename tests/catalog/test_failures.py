@@ -14,6 +14,8 @@ from dsgen.catalog.failures import recognise
 SAID = {
     "npu-oom": "NPU out of memory. Tried to allocate 226.00 MiB (NPU 2; 60.96 GiB total capacity; "
     "58.13 GiB already allocated; 58.13 GiB current active; 113.53 MiB free; 58.42 GiB reserved in total by PyTorch).",
+    "npu-held": "NPU out of memory. Tried to allocate 2.00 MiB (NPU 1; 60.96 GiB total capacity; 0 bytes already "
+    "allocated; 0 bytes current active; 0 bytes free; 0 bytes reserved in total by PyTorch).",
     "npu-workspace-oom": "NPUWorkspaceAllocator tried to allocate 1.50 GiB(NPU 0; 60.96 GiB total; 0 bytes free)",
     "hccl-buffer-oom": "HCCL function error: hcclCommInitRootInfoConfig(n, &root, rank, c, &x), error code is 3",
     "cuda-oom": "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23 GiB",
@@ -42,6 +44,7 @@ SAID = {
     "hccl-connect": "HCCL function error: hcclCommInitRootInfoConfig(numRanks, &r, rank, c, &x), error code is 9",
     "hccl-remote": "HCCL function error: HcclAllReduce(...), error code is 21",
     "hccl-any-timeout": "HCCL function error: HcclAllReduce(...), error code is 9",
+    "hccl-operator": "for this inner error, and the current working operator name is HcclAllreduce.",
     "watchdog": "Watchdog caught collective operation timeout: WorkHCCL(SeqNum=4, OpType=ALLGATHER, Timeout(ms)=36)",
 }
 
@@ -68,7 +71,7 @@ def test_figures_are_those_of_the_text() -> None:
 
 def test_what_other_ranks_caused_is_marked() -> None:
     marked = {each["code"] for each in read_yaml("failures.yaml")["failures"] if each.get("consequence")}
-    assert marked == {"hccl-timeout", "hccl-connect", "hccl-remote", "hccl-any-timeout", "watchdog"}
+    assert marked == {"hccl-timeout", "hccl-connect", "hccl-remote", "hccl-any-timeout", "hccl-operator", "watchdog"}
 
 
 def test_ordinary_logs_are_not_failures() -> None:

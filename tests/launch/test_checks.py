@@ -76,7 +76,15 @@ def test_folders_that_are_gone(tmp_path: Path, ascend: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("mask", "code"),
-    [("0,1", ""), ("", "LCH106"), ("0-1", "LCH106"), ("1,0", "LCH106"), ("0,0", "LCH106"), ("0", "LCH107")],
+    [
+        ("0,1", ""),
+        ("", "LCH106"),
+        ("0-1", "LCH106"),
+        ("1,0", "LCH106"),
+        ("0,0", "LCH106"),
+        ("0", "LCH107"),
+        ("0,7", "LCH108"),
+    ],
 )
 def test_masks(tmp_path: Path, ascend: dict[str, str], mask: str, code: str) -> None:
     found = _check(_job(tmp_path), tmp_path, **ascend, ASCEND_RT_VISIBLE_DEVICES=mask)

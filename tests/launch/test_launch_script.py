@@ -466,6 +466,7 @@ class TestDevices:
             ("5,4", "must ascend"),
             ("4,4", "must ascend"),
             ("4", "names 1 devices, the recipe needs 2"),
+            ("0,9", "names device 9, which this machine does not have"),
         ],
     )
     def test_a_mask_that_cannot_be_meant(self, npu: Callable[..., Experiment], mask: str, complaint: str) -> None:
