@@ -12,7 +12,7 @@ from dsgen.findings import Finding, Severity
 from dsgen.recipe.plan import Plan
 
 # What dsgen.launch.checks says at the place of the recipe that decides it.
-_SAID_ALREADY = ("python", "mask", "disk", "shared_memory", "builds", "accelerator")
+_SAID_ALREADY = ("python", "mask", "disk", "shared_memory", "builds.locks", "builds.tools", "accelerator")
 _OF_THIS_NODE = ("devices", "container")
 
 _SEVERITIES = {State.ERROR: Severity.ERROR, State.WARNING: Severity.WARNING}
@@ -35,5 +35,5 @@ def examined(plan: Plan, document: Document, folder: Path) -> tuple[Finding, ...
             help=check.remedy,
         )
         for check in checks
-        if check.state in _SEVERITIES and check.name.split(".")[0] not in left_out
+        if check.state in _SEVERITIES and not {check.name, check.name.split(".")[0]} & set(left_out)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 _OWN = "launch.sh: "
+_LEAST_FREE = 1 << 16
+"""Bytes. A rank that fails on a full disk needs less to say so."""
 _CLOCKS = 60
 """Seconds that clocks of nodes may differ. Every rank removes its own old error when it starts."""
 
@@ -71,6 +74,12 @@ def find_failure(run_dir: Path, code: int, *, log_start: int = 0, oom_before: in
     if code == 247 or any(_KILLED.search(line) for line in said):
         return _killed(run_dir, "a rank was killed (signal 9)", said, oom_before)
     error = _first_error(run_dir)
+    if error is None and shutil.disk_usage(run_dir).free < _LEAST_FREE:
+        return Failure(
+            message=f"no room is left on the disk of {run_dir}, and no rank could write a message",
+            help="the checkpoints of this run are whole: make room and go on with --resume",
+            log=launcher_log,
+        )
     if error is not None and _lost_a_peer(run_dir, error) and _silent_ranks(run_dir):
         # The launcher reports the first death that it notices, which may be that of a rank that only lost its peer.
         what = f"rank {error['rank']} lost its connection to a rank that ended without a message (killed)"

@@ -2,6 +2,7 @@
 
 A checkpoint is written into `checkpoints/step-N.partial`. When the files of every rank are there and synced, its
 manifest (names and sizes) is written, the folder gets its final name, and only then `latest` moves, atomically.
+Before one is loaded, every rank compares the contents of its own files with the CRC-32 sums in them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import re
 import shutil
 import zipfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,9 @@ from dsgen.runtime.batches import TrainingData
 from dsgen.runtime.distributed import gather
 from dsgen.runtime.journal import now, sync_folder, write_atomically
 from dsgen.runtime.models import count_parameters
+from dsgen.runtime.optimizer_states import complete_optimizer
 from dsgen.runtime.problems import RuntimeProblem
-from dsgen.runtime.settings import Adapter, Model
+from dsgen.runtime.settings import Model, model_of
 
 if TYPE_CHECKING:
     from dsgen.runtime.session import Session
@@ -81,15 +84,34 @@ def read_manifest(folder: Path) -> Manifest:
         raise RuntimeProblem(f"{folder} has no {_MANIFEST}: it is no complete checkpoint") from error
     except (OSError, ValueError, TypeError) as error:
         raise RuntimeProblem(f"{folder / _MANIFEST} cannot be read: {error}") from error
+    if manifest.step != _step(folder):
+        raise RuntimeProblem(f"{folder / _MANIFEST} is damaged: it says step {manifest.step}")
     for name, size in manifest.files.items():
         path = folder / name
         if not path.is_file():
             raise RuntimeProblem(f"checkpoint {folder} lacks {name}")
         if path.stat().st_size != size:
             raise RuntimeProblem(f"checkpoint {folder}: {name} has {path.stat().st_size} bytes instead of {size}")
-        if path.suffix == ".pt" and not zipfile.is_zipfile(path):
-            raise RuntimeProblem(f"checkpoint {folder}: {name} is torn")
     return manifest
+
+
+def check_contents(folder: Path, names: Iterable[str]) -> None:
+    """Raise RuntimeProblem when a file was changed after it was written, though its size is right.
+
+    torch.save puts a CRC-32 sum beside every tensor (a .pt file is a zip archive); torch.load never looks at it.
+    Swap files of NVMe offload carry no sums and are not checked.
+    """
+    for name in names:
+        if not name.endswith(".pt"):
+            continue
+        try:
+            with zipfile.ZipFile(folder / name) as archive:
+                damaged = archive.testzip()
+        except Exception as error:
+            # A damaged directory of an archive makes zipfile raise errors of all kinds.
+            raise RuntimeProblem(f"checkpoint {folder}: {name} is damaged: {error}") from error
+        if damaged is not None:
+            raise RuntimeProblem(f"checkpoint {folder}: {name} is damaged: {damaged} has another checksum")
 
 
 def save_checkpoint(run: Session, engine: Any, data: TrainingData, step: int) -> Path | None:
@@ -203,14 +225,18 @@ def _restore_generators(run: Session, folder: Path) -> None:
 
 def _sync_own_files(run: Session, folder: Path) -> None:
     """Bring to the disk what this rank wrote; rank 0 also takes the files that belong to no rank."""
-    for name in _sizes(folder):
-        match = _RANK_FILE.search(name)
-        if (int(match.group(1)) if match else 0) == run.ranks.rank:
-            descriptor = os.open(folder / name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    for name in _files_of(run.ranks.rank, _sizes(folder)):
+        descriptor = os.open(folder / name, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _files_of(rank: int, names: Iterable[str]) -> list[str]:
+    """The files that a rank answers for: its own, and for rank 0 those that belong to no rank."""
+    owners = ((name, _RANK_FILE.search(name)) for name in names)
+    return [name for name, owner in owners if (int(owner.group(1)) if owner else 0) == rank]
 
 
 def _complete(run: Session, data: TrainingData, step: int, partial: Path, final: Path) -> None:
@@ -242,11 +268,7 @@ def _complete(run: Session, data: TrainingData, step: int, partial: Path, final:
 
 def read_model_settings(folder: Path) -> Model:
     """The model that a checkpoint is of."""
-    fields = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
-    adapter = fields.pop("adapter")
-    if adapter is not None:
-        adapter = Adapter(**{**adapter, "targets": tuple(adapter["targets"])})
-    return Model(**fields, adapter=adapter)
+    return model_of(json.loads((folder / MODEL_FILE).read_text(encoding="utf-8")))
 
 
 def _prune(run: Session) -> None:
@@ -269,15 +291,8 @@ def resume(run: Session, engine: Any, data: TrainingData) -> int:
     if wanted is None:
         return 0
     found = _choose(run, wanted)
-    # All ranks must go on from the same step, even if a file system shows them different states.
-    chosen = int(gather([float(found[1].step if found else 0)], run.device)[0][0])
-    if chosen == 0:
+    if found is None:
         return 0
-    if found is None or found[1].step != chosen:
-        raise RuntimeProblem(
-            f"rank {run.ranks.rank} does not see the checkpoint of step {chosen} that rank 0 sees",
-            "the run folder must be the same folder on all nodes (a shared file system)",
-        )
     folder, manifest = found
     _check_same_job(run, data, folder, manifest)
     try:
@@ -291,6 +306,7 @@ def resume(run: Session, engine: Any, data: TrainingData) -> int:
         ) from error
     if loaded is None:
         raise RuntimeProblem(f"DeepSpeed found nothing to load in {folder}")
+    complete_optimizer(engine, folder)
     _restore_generators(run, folder)
     data.position = manifest.samples
     run.journal.event("resume", step=manifest.step, path=str(folder))
@@ -300,25 +316,57 @@ def resume(run: Session, engine: Any, data: TrainingData) -> int:
 
 
 def _choose(run: Session, wanted: str) -> tuple[Path, Manifest] | None:
-    if wanted != "auto":
-        path = Path(wanted).absolute()
-        if _NAME.fullmatch(path.name):
-            return path, read_manifest(path)
-        if not (path / FOLDER).is_dir():
-            raise RuntimeProblem(f"{path} is neither a checkpoint nor a run folder with checkpoints")
-        candidates = complete_checkpoints(path)
-    else:
+    """The checkpoint to go on from, the same on all ranks; None when there is none at all. A collective."""
+    named = Path(wanted).absolute()
+    if wanted != "auto" and _NAME.fullmatch(named.name):
+        candidates = [named]
+    elif wanted == "auto":
         candidates = complete_checkpoints(run.run_dir)
-    for folder in candidates:
-        try:
-            return folder, read_manifest(folder)
-        except RuntimeProblem as problem:
-            run.journal.event("checkpoint_refused", path=str(folder), reason=problem.message)
-            if run.ranks.rank == 0:
-                run.console.error(f"warning: {problem.message}; trying the checkpoint before it")
-    if candidates or wanted != "auto":
+    elif (named / FOLDER).is_dir():
+        candidates = complete_checkpoints(named)
+    else:
+        raise RuntimeProblem(f"{named} is neither a checkpoint nor a run folder with checkpoints")
+    proposed = 0
+    while True:
+        # Rank 0 proposes: a file system may show the ranks different states.
+        own = _step(candidates[proposed]) if proposed < len(candidates) else 0
+        step = int(gather([float(own)], run.device)[0][0])
+        if step == 0:
+            break
+        proposed += 1
+        folder = next((folder for folder in candidates if _step(folder) == step), None)
+        manifest, problem = _inspect(run, folder)
+        answers = gather([folder is None, problem is not None], run.device)
+        blind = [rank for rank, answer in enumerate(answers) if answer[0]]
+        if blind:
+            raise RuntimeProblem(
+                f"rank {blind[0]} does not see the checkpoint of step {step} that rank 0 sees",
+                "the run folder must be the same folder on all nodes (a shared file system)",
+            )
+        refusing = [rank for rank, answer in enumerate(answers) if answer[1]]
+        if folder is not None and manifest is not None and not refusing:
+            return folder, manifest
+        problem = problem or RuntimeProblem(f"checkpoint {folder}: files of rank {refusing[0]} are damaged")
+        if candidates == [named]:
+            raise problem
+        run.journal.event("checkpoint_refused", path=str(folder), reason=problem.message)
+        if run.ranks.rank == (0 if 0 in refusing else refusing[0]):
+            run.console.error(f"warning: {problem.message}; trying the checkpoint before it")
+    if proposed or wanted != "auto":
         raise RuntimeProblem(f"no usable checkpoint in {run.run_dir if wanted == 'auto' else wanted}")
     return None
+
+
+def _inspect(run: Session, folder: Path | None) -> tuple[Manifest | None, RuntimeProblem | None]:
+    """The manifest of a checkpoint, or what is wrong with it as far as this rank has looked."""
+    if folder is None:
+        return None, None
+    try:
+        manifest = read_manifest(folder)
+        check_contents(folder, _files_of(run.ranks.rank, manifest.files))
+    except RuntimeProblem as problem:
+        return None, problem
+    return manifest, None
 
 
 def _check_same_job(run: Session, data: TrainingData, folder: Path, manifest: Manifest) -> None:

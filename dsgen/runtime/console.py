@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -53,7 +54,9 @@ class Console:
     def error(self, text: str) -> None:
         """What went wrong, also into the log."""
         if self.redirected:
-            print(text, file=sys.stderr, flush=True)
+            # A full disk must not keep the message from the console.
+            with suppress(OSError):
+                print(text, file=sys.stderr, flush=True)
         if not self.quiet or not self.redirected:
             self._write(self._err, text)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 
 class RuntimeProblem(Exception):
     """A failure with a known cause: the console shows `message` and `help`, and no traceback.
@@ -15,3 +18,14 @@ class RuntimeProblem(Exception):
         super().__init__(message)
         self.message = message
         self.help = help
+
+
+def as_problem(error: BaseException, run_dir: Path) -> BaseException:
+    """`error`, or the problem that it stands for: an OSError of a full disk can be mended by the user."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or run_dir
+        return RuntimeProblem(
+            f"no room is left on the disk of {where}: {error.strerror}",
+            "the checkpoints of this run are whole: make room and start again with --resume auto",
+        )
+    return error

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -32,7 +33,7 @@ from dsgen.runtime.distributed import check_world_size, connect, disconnect
 from dsgen.runtime.holders import Activations, find_holders, parts_of
 from dsgen.runtime.journal import Journal, holds_a_run, write_atomically, write_error
 from dsgen.runtime.memory import MemoryProbe
-from dsgen.runtime.problems import RuntimeProblem
+from dsgen.runtime.problems import RuntimeProblem, as_problem
 from dsgen.runtime.settings import Settings, read_settings
 from dsgen.runtime.tokens import load_tokenizer
 
@@ -192,21 +193,25 @@ class Session:
         rank = self.ranks.rank if hasattr(self, "ranks") else hand_run_name(os.environ) or 0
         # A second signal must not break into this.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        error = as_problem(error, arguments.run_dir)
         known = isinstance(error, RuntimeProblem)
         code = error.exit_code if isinstance(error, RuntimeProblem) else 1
         if isinstance(error, KeyboardInterrupt):
             code = 130
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
-            self._tell(rank, error, known, text)
-            write_error(arguments.run_dir, rank, error, text)
+            # Each by itself, since any of them fails on a full disk.
+            with suppress(OSError):
+                self._tell(rank, error, known, text)
+            with suppress(OSError):
+                write_error(arguments.run_dir, rank, error, text)
             if hasattr(self, "journal"):
-                self.journal.event("end", status="failed", message=getattr(error, "message", None) or str(error))
-        except OSError as second:
-            print(f"{text}\nand then: {second}", file=sys.stderr)
+                with suppress(OSError):
+                    self.journal.event("end", status="failed", message=getattr(error, "message", None) or str(error))
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
             # No interpreter shutdown: it would wait for collectives whose partners do not know of the error.
             os._exit(code)
 
@@ -219,7 +224,8 @@ class Session:
             last = traceback.format_exception_only(type(error), error)[-1].strip()
             lines = f"error: rank {rank}: {last}"
         if self.console.redirected:
-            print(text, file=sys.stderr)
+            with suppress(OSError):
+                print(text, file=sys.stderr)
         elif not known:
             lines = f"{text}\n{lines}"
         if known and self._said_already(rank, str(error)):

@@ -16,7 +16,8 @@ from dsgen.runtime.accelerator import check_accelerator
 from dsgen.runtime.arguments import Ranks as RankNumbers
 from dsgen.runtime.arguments import parse_arguments, read_ranks
 from dsgen.runtime.problems import RuntimeProblem
-from tests.runtime.conftest import Ranks, ds_config, replace, settings, write_job
+from dsgen.runtime.settings import Checkpoint
+from tests.runtime.conftest import Ranks, Result, ds_config, replace, settings, write_job
 
 LAUNCHED = {
     "RANK": "1",
@@ -173,6 +174,11 @@ def test_refusals_of_a_job(ranks: Ranks, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bad.jsonl").write_text('{"txt": "a"}\n{"txt": "b"}\n')
     (tmp_path / "short.txt").write_text("short\n")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "a.parquet").write_bytes(b"PAR1" + bytes(1000))
+    # Opens well and gives EIO when it is read.
+    (tmp_path / "dying.jsonl").symlink_to("/proc/self/mem")
+    (tmp_path / "cut.json").write_text('{"model": {"type": "BPE", "vo')
     base: dict[str, str | None] = {"DSGEN_BASE_DIR": str(tmp_path)}
     small = {**settings().model.config, "vocab_size": 100}
     cases: list[tuple[str, Any, str, dict[str, str | None]]] = [
@@ -183,6 +189,19 @@ def test_refusals_of_a_job(ranks: Ranks, tmp_path: Path) -> None:
         ("short", settings(data={"builtin": None, "files": ("short.txt",)}), "less than one sequence of 32", base),
         ("small", settings(model={"config": small}), "tokenizer bytes has 256 ids .* vocabulary has 100", base),
         ("lost", settings(data={"tokenizer": "./nowhere"}), "there is no tokenizer at", base),
+        (
+            "cut",
+            settings(data={"builtin": None, "files": ("cut/a.parquet",)}),
+            "cut/a.parquet is no readable parquet",
+            base,
+        ),
+        (
+            "dying",
+            settings(data={"builtin": None, "files": ("dying.jsonl",)}),
+            "dying.jsonl cannot be read: Input",
+            base,
+        ),
+        ("json", settings(data={"tokenizer": "cut.json"}), "tokenizer cut.json cannot be loaded", base),
         ("kind", settings(model={"config": {"model_type": "lama"}}), "does not know the model type 'lama'", base),
     ]
     for name, job, message, env in cases:
@@ -195,6 +214,35 @@ def test_refusals_of_a_job(ranks: Ranks, tmp_path: Path) -> None:
         phases = [event["phase"] for event in result.events("phase")]
         assert "model" not in phases
         assert result.events("end")[-1]["status"] == "failed" if result.events("end") else name == "world"
+
+
+@pytest.mark.train
+def test_lost_data_costs_nothing(ranks: Ranks, tmp_path: Path) -> None:
+    """A run that goes on without its data, or with another text, ends untouched; with the data back it goes on."""
+    text = tmp_path / "a.txt"
+    text.write_text("a line of text that is long enough for a few sequences\n" * 40)
+
+    def run(steps: int) -> Result:
+        job = settings(data={"builtin": None, "files": ("a.txt",)}, steps=steps, checkpoint=Checkpoint(every_steps=2))
+        resume = ["--resume", "auto"] if steps > 2 else []
+        return ranks.run(tmp_path, job, ds_config(job, 2), *resume, env={"DSGEN_BASE_DIR": str(tmp_path)})
+
+    first = run(2).checked().losses
+    kept = tmp_path / "kept"
+    text.rename(kept)
+    for content, message in ((None, "no data file matches"), ("another text\n" * 200, "the training data, its tokens")):
+        if content is not None:
+            text.write_text(content)
+        refused = run(4)
+        assert refused.codes == [2, 2]
+        assert message in refused.errors[0]["message"]
+        assert refused.losses == first
+        assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == ["step-00000002"]
+    kept.rename(text)
+    again = run(4).checked()
+    assert again.report["resumed_after"] == 2
+    assert again.losses[:2] == first
+    assert len(again.losses) == 4
 
 
 @pytest.mark.train

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dsgen.runtime.checkpoints import check_contents, read_manifest
+from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Checkpoint
 from tests.runtime.conftest import STAGES, Ranks, Result, StageRuns, ds_config, settings, write_job
 
@@ -37,6 +41,50 @@ def test_same_losses_after_resume(stage_runs: StageRuns, ranks: Ranks, tmp_path:
     else:
         assert without_time(resumed.rows) == without_time(whole.rows)[6:]
     assert resumed.report["resumed_after"] == 6
+
+
+def test_cpu_adam_after_a_resume(environment: dict[str, str], tmp_path: Path) -> None:
+    """DeepSpeed's CPU Adam goes on bit for bit, also from step 20 on, where its `pow` is not its running product."""
+    script = tmp_path / "adam.py"
+    script.write_text(ADAM)
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    apart = json.loads(done.stdout.splitlines()[-1])
+    assert 0 < apart["as saved"] < 1e-6
+    assert apart["completed"] == 0
+
+
+ADAM = """
+import copy, json
+import torch
+from types import SimpleNamespace
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+from dsgen.runtime.optimizer_states import complete_optimizer
+
+def train(resumed_at, complete=False):
+    torch.manual_seed(0)
+    weights = torch.nn.Parameter(torch.randn(10000))
+    optimizer = DeepSpeedCPUAdam([weights], lr=1e-3)
+    for step in range(30):
+        if step == resumed_at:
+            saved = copy.deepcopy(optimizer.state_dict())
+            weights = torch.nn.Parameter(weights.detach().clone())
+            optimizer = DeepSpeedCPUAdam([weights], lr=1e-3)
+            optimizer.load_state_dict(saved)
+            if complete:
+                zero = SimpleNamespace(optimizer=optimizer)
+                complete_optimizer(SimpleNamespace(optimizer=zero, zero_nvme_offload_optimizer=lambda: False), None)
+        weights.grad = torch.randn(10000)
+        optimizer.step()
+    return weights.detach()
+
+whole = train(None)
+print()
+print(json.dumps({
+    "as saved": (train(20) - whole).abs().max().item(),
+    "completed": (train(20, complete=True) - whole).abs().max().item(),
+}))
+"""
 
 
 @pytest.mark.parametrize(
@@ -95,24 +143,36 @@ def test_stop_file(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_checkpoints_kept_and_damage_passed_over(ranks: Ranks, tmp_path: Path) -> None:
-    job = settings(steps=4, checkpoint=Checkpoint(every_steps=1, keep=2))
+    job = settings(steps=5, checkpoint=Checkpoint(every_steps=1, keep=3))
     config = ds_config(job, 2)
     first = ranks.run(tmp_path, job, config).checked()
     checkpoints = tmp_path / "run" / "checkpoints"
-    assert sorted(path.name for path in checkpoints.glob("step-*")) == ["step-00000003", "step-00000004"]
-    assert [event["step"] for event in first.events("checkpoint")] == [1, 2, 3, 4]
+    assert sorted(path.name for path in checkpoints.glob("step-*")) == [f"step-0000000{step}" for step in (3, 4, 5)]
+    assert [event["step"] for event in first.events("checkpoint")] == [1, 2, 3, 4, 5]
 
-    newest = checkpoints / "step-00000004"
-    torn = next(newest.glob("*optim_states.pt"))
+    torn = next((checkpoints / "step-00000005").glob("*optim_states.pt"))
     torn.write_bytes(torn.read_bytes()[:-100])
-    longer = settings(steps=6, checkpoint=Checkpoint(every_steps=1, keep=2))
+    # Only rank 1 reads this file, and rank 0 must not go on without it.
+    changed = next((checkpoints / "step-00000004").glob("*zero_pp_rank_1_*optim_states.pt"))
+    change_a_byte(changed)
+    losses = first.losses
+    longer = settings(steps=6, checkpoint=Checkpoint(every_steps=1, keep=3))
     again = ranks.run(tmp_path, longer, config, "--resume", "auto").checked()
-    (refused,) = again.events("checkpoint_refused")
-    assert torn.name in refused["reason"]
-    assert "trying the checkpoint before it" in again.console()
+    refused = again.events("checkpoint_refused")
+    assert [Path(event["path"]).name for event in refused] == ["step-00000005", "step-00000004"]
+    assert torn.name in refused[0]["reason"]
+    assert "files of rank 1 are damaged" in refused[1]["reason"]
+    assert again.console().count("trying the checkpoint before it") == 1
+    assert f"{changed.name} is damaged: " in again.console(1)
     assert again.report["resumed_after"] == 3
     assert [row["step"] for row in again.rows] == [1, 2, 3, 4, 5, 6]
-    assert again.losses[3] == first.losses[3]
+    assert again.losses[:5] == losses
+
+
+def change_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
 
 
 def test_refuses_another_job(ranks: Ranks, stage_runs: StageRuns, tmp_path: Path) -> None:
@@ -180,9 +240,6 @@ loop.save_checkpoint = save
 
 def test_manifest_names_every_file(stage_runs: StageRuns, tmp_path: Path) -> None:
     """Cut any file of a checkpoint anywhere, or take it away: the check sees it."""
-    from dsgen.runtime.checkpoints import read_manifest
-    from dsgen.runtime.problems import RuntimeProblem
-
     whole = stage_runs.get("bf16", "3").run_dir / "checkpoints" / "step-00000006"
     manifest = read_manifest(whole)
     assert manifest.step == 6
@@ -200,7 +257,18 @@ def test_manifest_names_every_file(stage_runs: StageRuns, tmp_path: Path) -> Non
             read_manifest(copy)
         shutil.rmtree(copy)
     shutil.copytree(whole, copy)
+    for path in copy.glob("*.pt"):
+        content = path.read_bytes()
+        check_contents(copy, [path.name])
+        change_a_byte(path)
+        assert read_manifest(copy) == manifest
+        with pytest.raises(RuntimeProblem, match=rf"{path.name} is damaged"):
+            check_contents(copy, manifest.files)
+        path.write_bytes(content)
     half = json.dumps(json.loads((copy / "manifest.json").read_text()))[:-20]
     (copy / "manifest.json").write_text(half)
     with pytest.raises(RuntimeProblem, match="manifest"):
+        read_manifest(copy)
+    (copy / "manifest.json").write_text((whole / "manifest.json").read_text().replace('"step": 6', '"step": 7'))
+    with pytest.raises(RuntimeProblem, match=r"manifest\.json is damaged: it says step 7"):
         read_manifest(copy)
