@@ -182,7 +182,7 @@ def _compile(target: Path, parts: _Parts) -> None:
     libraries = {
         # What torch_npu is linked against, in parts: name, folder of the sources, headers, libraries.
         "ascendcl": ("ascendcl", ("acl",), ("-ldl",)),
-        "hccl": ("hccl", ("acl", "hccl", "torch"), ("-lascendcl", "-lrt", "-lpthread")),
+        "hccl": ("hccl", ("acl", "hccl", "torch"), ("-lascendcl",)),
         "dsgen_host_ops": ("host_ops", ("acl", "torch"), ("-lc10", "-ltorch_cpu", "-ltorch_npu")),
     }
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch, ThreadPoolExecutor(os.cpu_count() or 1) as pool:

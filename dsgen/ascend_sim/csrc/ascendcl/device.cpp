@@ -24,7 +24,8 @@ constexpr uintptr_t kFirstContext = 0x1000;
 SIMULATED_API aclError aclInit(const char*) {
   RETURN_IF_FAULT();
   std::fprintf(stderr,
-               "simulated NPU: %d x %s of %.2f GiB, computed by the CPU; no figure of this process is one of hardware\n",
+               "simulated NPU: %d x %s of %.2f GiB, computed by the CPU; "
+               "no figure of this process is one of hardware\n",
                simulation::device_count(), simulation::soc_name().c_str(),
                static_cast<double>(simulation::total_memory()) / (1 << 30));
   // Needs torch, which other users of CANN (and torch_npu itself, while it is being loaded) do not have yet.

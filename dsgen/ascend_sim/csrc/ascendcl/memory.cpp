@@ -25,8 +25,9 @@ struct Block {
   int device;
 };
 
-std::mutex g_lock;
+std::mutex g_lock;  // guards both
 std::unordered_map<void*, Block> g_blocks;
+std::unordered_map<void*, size_t> g_mapped;
 
 aclError out_of_memory(size_t bytes) {
   return simulation::failed(kOutOfMemory, "EL0004: Failed to allocate memory. simulated NPU: " + std::to_string(bytes) +
@@ -48,6 +49,11 @@ aclError allocate(void** pointer, size_t bytes) {
   g_blocks[memory] = {mapped, device};
   *pointer = memory;
   return ACL_SUCCESS;
+}
+
+aclError map(void* address, size_t bytes, int protection) {
+  void* memory = mmap(address, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  return memory == MAP_FAILED ? kOutOfMemory : ACL_SUCCESS;
 }
 
 aclError copy(void* to, size_t room, const void* from, size_t bytes) {
@@ -123,17 +129,6 @@ SIMULATED_API aclError aclrtFreePhysical(aclrtDrvMemHandle handle) {
   delete block;
   return ACL_SUCCESS;
 }
-
-namespace {
-
-std::unordered_map<void*, size_t> g_mapped;
-
-aclError map(void* address, size_t bytes, int protection) {
-  void* memory = mmap(address, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  return memory == MAP_FAILED ? kOutOfMemory : ACL_SUCCESS;
-}
-
-}  // namespace
 
 SIMULATED_API aclError aclrtMapMem(void* address, size_t bytes, size_t, aclrtDrvMemHandle, uint64_t) {
   RETURN_IF_FAULT();

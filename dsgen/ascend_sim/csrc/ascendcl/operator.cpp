@@ -1,8 +1,8 @@
 // Single operators of the simulated AscendCL; part of libascendcl.so.
 //
-// Nearly all computing is replaced one level higher, at torch's dispatcher (host_ops/kernels.cpp). What arrives here are
-// the few operators that torch_npu's own C++ runs by itself. libdsgen_host_ops.so computes them; any other is refused
-// by name, never skipped.
+// Nearly all computing is replaced one level higher, at torch's dispatcher (host_ops/kernels.cpp). What arrives here
+// are the few operators that torch_npu's own C++ runs by itself. libdsgen_host_ops.so computes them; any other is
+// refused by name, never skipped.
 #include "ascendcl/operator.h"
 
 #include <cstdio>
@@ -67,7 +67,9 @@ SIMULATED_API aclError aclGetTensorDescDimV2(const aclTensorDesc* pointer, size_
   return ACL_SUCCESS;
 }
 SIMULATED_API aclFormat aclGetTensorDescFormat(const aclTensorDesc* pointer) { return description(pointer)->format; }
-SIMULATED_API size_t aclGetTensorDescNumDims(const aclTensorDesc* pointer) { return description(pointer)->sizes.size(); }
+SIMULATED_API size_t aclGetTensorDescNumDims(const aclTensorDesc* pointer) {
+  return description(pointer)->sizes.size();
+}
 SIMULATED_API aclDataType aclGetTensorDescType(const aclTensorDesc* pointer) { return description(pointer)->type; }
 SIMULATED_API void aclSetTensorDescName(aclTensorDesc*, const char*) {}
 SIMULATED_API aclError aclSetTensorFormat(aclTensorDesc*, aclFormat) { return ACL_SUCCESS; }

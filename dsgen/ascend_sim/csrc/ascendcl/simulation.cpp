@@ -19,7 +19,6 @@
 #include <map>
 #include <mutex>
 #include <sstream>
-#include <stdexcept>
 #include <vector>
 
 namespace simulation {

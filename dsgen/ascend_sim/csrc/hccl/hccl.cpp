@@ -9,11 +9,9 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <vector>
 
@@ -30,8 +28,6 @@ constexpr double kExecTimeout = 1836;
 constexpr size_t kBufferMib = 200;
 // What the runtime answers when a task on the device waited for a peer too long.
 constexpr aclError kTaskTimeout = 507048;
-
-std::atomic<int> g_communicators{0};
 
 const char* as_bytes(const void* pointer) { return static_cast<const char*>(pointer); }
 char* as_bytes(void* pointer) { return static_cast<char*>(pointer); }
@@ -123,10 +119,10 @@ size_t default_buffer_mib() {
 // ---- communicators
 
 SIMULATED_API HcclResult HcclGetRootInfo(HcclRootInfo* root) {
+  const std::string place = Communicator::make_place();
   std::memset(root, 0, sizeof *root);
-  std::snprintf(root->internal, COMM_NAME_MAX_LENGTH, "/dsgen_hccl_%d_%d_%ld", getpid(), ++g_communicators,
-                static_cast<long>(std::time(nullptr)));
-  return HCCL_SUCCESS;
+  std::snprintf(root->internal, COMM_NAME_MAX_LENGTH, "%s", place.c_str());
+  return place.empty() ? HCCL_E_SYSCALL : HCCL_SUCCESS;
 }
 
 SIMULATED_API HcclResult HcclCommInitRootInfo(uint32_t size, const HcclRootInfo* root, uint32_t rank, HcclComm* comm) {

@@ -41,9 +41,14 @@ Communicator::~Communicator() { munmap(boxes_, sizeof(Mailbox) * size * size); }
 
 Mailbox& Communicator::box(uint32_t from, uint32_t to) { return boxes_[from * size + to]; }
 
+std::string Communicator::make_place() {
+  const int file = memfd_create("simulated HCCL", MFD_CLOEXEC);
+  return file < 0 ? "" : "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file);
+}
+
 Communicator* Communicator::join(const std::string& name, uint32_t size, uint32_t rank, HcclResult* result) {
   const size_t bytes = sizeof(Mailbox) * size * size;
-  const int file = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+  const int file = open(name.c_str(), O_RDWR | O_CLOEXEC);
   *result = HCCL_E_SYSCALL;
   if (file < 0) return nullptr;
   void* memory = MAP_FAILED;
@@ -57,8 +62,9 @@ Communicator* Communicator::join(const std::string& name, uint32_t size, uint32_
   std::vector<Part> parts(size);
   for (uint32_t peer = 0; peer < size; peer++) parts[peer] = {&token, 1, &tokens[peer], 1};
   *result = communicator->exchange(parts, seconds_of("HCCL_CONNECT_TIMEOUT", 120));
-  // All have opened it, or never will: from here on nothing is left in /dev/shm, however the ranks end.
-  if (rank == 0 || *result != HCCL_SUCCESS) shm_unlink(name.c_str());
+  const std::string own = "/proc/" + std::to_string(getpid()) + "/fd/";
+  // All have opened it, or never will.
+  if (name.rfind(own, 0) == 0) close(std::stoi(name.substr(own.size())));
   if (*result == HCCL_SUCCESS) return communicator;
   delete communicator;
   return nullptr;

@@ -1,4 +1,7 @@
-// The wire of the simulated HCCL: bytes between the ranks of one machine over POSIX shared memory.
+// The wire of the simulated HCCL: bytes between the ranks of one machine over shared memory.
+//
+// The memory is an anonymous file of the rank that gave the root information, which the others open through /proc. So
+// nothing is left behind however the ranks end, and the size of /dev/shm, small in containers, does not matter.
 //
 // For every ordered pair of ranks there is one mailbox of 1 MiB. A message longer than that goes through it in pieces.
 #pragma once
@@ -15,6 +18,8 @@ struct Mailbox;
 
 class Communicator {
  public:
+  // Makes shared memory for one communicator and gives its name, which is empty when that fails.
+  static std::string make_place();
   // Opens the shared memory called `name` and waits for the other ranks; null, with `result`, when that fails.
   static Communicator* join(const std::string& name, uint32_t size, uint32_t rank, HcclResult* result);
   ~Communicator();

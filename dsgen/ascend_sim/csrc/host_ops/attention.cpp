@@ -55,7 +55,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
   wait_for_queues();
   const Tensor q = as_cpu(query);
   auto [output, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-      q, repeated(as_cpu(key), q.size(1)), repeated(as_cpu(value), q.size(1)), 0.0, causal, mask_on_host(mask, q), scale);
+      q, repeated(as_cpu(key), q.size(1)), repeated(as_cpu(value), q.size(1)), 0.0, causal, mask_on_host(mask, q),
+      scale);
   const c10::Device device = query.device();
   return {to_npu(output, device), to_npu(sums, device), Tensor(), Tensor(), query.sym_size(2), key.sym_size(2),
           Tensor(), Tensor(), Tensor()};

@@ -174,7 +174,8 @@ class ByDefinition : public Kernel {
 // copy_ between host and device is torch_npu's own; on one device it would be an operator of CANN.
 class Copy : public Kernel {
  public:
-  Copy(const c10::OperatorName& name, c10::SafeKernelFunction original) : Kernel(name), original_(std::move(original)) {}
+  Copy(const c10::OperatorName& name, c10::SafeKernelFunction original)
+      : Kernel(name), original_(std::move(original)) {}
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const size_t first = stack->size() - op.schema().arguments().size();
     if (host::is_on_npu((*stack)[first].toTensor()) && host::is_on_npu((*stack)[first + 1].toTensor())) {
