@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-# Where torch_npu is installed, for the simulated NPU, `import torch` alone would load it, and fail without CANN.
-os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "recipes"

@@ -513,7 +513,6 @@ OLD = {key: value for key, value in A2.items() if key not in ("HCCL_EVENT_TIMEOU
             {"hardware": "{device: cuda-a100-80g}"},
             {
                 "DS_ACCELERATOR": "cuda",
-                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
                 "HF_HUB_OFFLINE": "1",
                 "OMP_NUM_THREADS": "16",
                 "PYTORCH_ALLOC_CONF": "expandable_segments:True",
@@ -524,7 +523,6 @@ OLD = {key: value for key, value in A2.items() if key not in ("HCCL_EVENT_TIMEOU
             {"hardware": "{device: cpu, per_node: 2, cores: 5}", "tokenizer": "bytes"},
             {
                 "DS_ACCELERATOR": "cpu",
-                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
                 "HF_HUB_OFFLINE": "1",
                 "OMP_NUM_THREADS": "2",
                 "TOKENIZERS_PARALLELISM": "false",
@@ -532,12 +530,7 @@ OLD = {key: value for key, value in A2.items() if key not in ("HCCL_EVENT_TIMEOU
         ),
         (
             {"hardware": "{device: cpu, per_node: 4, cores: 2}", "tokenizer": "some/hub-name"},
-            {
-                "DS_ACCELERATOR": "cpu",
-                "OMP_NUM_THREADS": "1",
-                "TOKENIZERS_PARALLELISM": "false",
-                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-            },
+            {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         ),
     ],
 )

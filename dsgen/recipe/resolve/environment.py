@@ -36,11 +36,6 @@ def decide_environment(
             f"{cores} cores shared by {per_node} rank{'s' if per_node > 1 else ''}: without it each rank starts a "
             "thread per core",
         )
-    if device.kind != "npu":
-        derived["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
-            "0",
-            "a torch_npu that is installed for other jobs stays out of this one: without CANN it ends `import torch`",
-        )
     if device.kind == "npu":
         derived |= _ascend(device, name, nodes, said)
     elif device.kind == "cuda" and "PYTORCH_CUDA_ALLOC_CONF" not in said:  # the older name of the same setting

@@ -48,7 +48,6 @@ setting HF_HUB_OFFLINE 1 'the recipe names nothing on a hub, so nothing is looke
 setting OMP_NUM_THREADS 16 '16 cores shared by 1 rank: without it each rank starts a thread per core'
 setting PYTORCH_ALLOC_CONF expandable_segments:True 'less fragmentation: segments grow in place'
 setting TOKENIZERS_PARALLELISM false 'tokenizer threads of several ranks on one host only get in each other'"'"'s way'
-setting TORCH_DEVICE_BACKEND_AUTOLOAD 0 'a torch_npu that is installed for other jobs stays out of this one: without CANN it ends `import torch`'
 
 # Without it DeepSpeed guesses: where the device's libraries do not load, it trains on the CPU and says nothing.
 [ "${DS_ACCELERATOR:-$kind}" = "$kind" ] || say "DS_ACCELERATOR=$DS_ACCELERATOR of your shell is replaced by $kind"

@@ -47,7 +47,6 @@ setting() {
 setting HF_HUB_OFFLINE 1 'the recipe names nothing on a hub, so nothing is looked up there'
 setting OMP_NUM_THREADS 1 '2 cores shared by 2 ranks: without it each rank starts a thread per core'
 setting TOKENIZERS_PARALLELISM false 'tokenizer threads of several ranks on one host only get in each other'"'"'s way'
-setting TORCH_DEVICE_BACKEND_AUTOLOAD 0 'a torch_npu that is installed for other jobs stays out of this one: without CANN it ends `import torch`'
 
 # Without it DeepSpeed guesses: where the device's libraries do not load, it trains on the CPU and says nothing.
 [ "${DS_ACCELERATOR:-$kind}" = "$kind" ] || say "DS_ACCELERATOR=$DS_ACCELERATOR of your shell is replaced by $kind"
