@@ -59,6 +59,7 @@ def check_machine(
         problems += _shared_memory()
     if packages:
         problems += _packages()
+        problems += _foreign_npu(job, machine)
     if job.kind == "cpu":
         problems += _build_tools(packages)
     problems += _inputs(job)
@@ -194,6 +195,18 @@ def _packages() -> Iterator[_Problem]:
         yield _Problem(
             "LCH120", f"{', '.join(missing)} not installed in {sys.executable}", "pip install 'dsgen[train]'"
         )
+
+
+def _foreign_npu(job: Job, machine: Machine) -> Iterator[_Problem]:
+    if job.kind == "npu" or machine.environ.get("ASCEND_HOME_PATH") or importlib.util.find_spec("torch_npu") is None:
+        return
+    yield _Problem(
+        "LCH123",
+        "torch_npu is installed here and CANN is not sourced: torch and transformers load torch_npu in every process, "
+        "and its import fails, also for this job, which needs no NPU",
+        "use another virtual environment for it, or source CANN's set_env.sh",
+        path="hardware.device",
+    )
 
 
 def _build_tools(packages: bool) -> Iterator[_Problem]:

@@ -214,3 +214,12 @@ def test_an_ascend_recipe_is_refused_here_in_seconds_and_without_torch(tmp_path:
     assert "there is no CANN here" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_npu_without_cann_is_told_to_jobs_for_other_devices(
+    tmp_path: Path, ascend: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _job(tmp_path, kind="cpu")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
+    assert "LCH123" in _codes(_check(job, tmp_path, packages=True))
+    assert "LCH123" not in _codes(_check(job, tmp_path, packages=True, **ascend))
