@@ -198,7 +198,11 @@ def _packages() -> Iterator[_Problem]:
 
 
 def _foreign_npu(job: Job, machine: Machine) -> Iterator[_Problem]:
-    if job.kind == "npu" or machine.environ.get("ASCEND_HOME_PATH") or importlib.util.find_spec("torch_npu") is None:
+    if job.kind == "npu" or machine.environ.get("ASCEND_HOME_PATH"):
+        return
+    spec = importlib.util.find_spec("torch_npu")
+    # Its compiled part is what needs the libraries of CANN.
+    if not any(next(Path(folder).glob("_C*.so"), None) for folder in (spec and spec.submodule_search_locations) or ()):
         return
     yield _Problem(
         "LCH123",

@@ -107,13 +107,17 @@ def _of_rank(run_dir: Path, error: dict[str, Any]) -> Failure:
     if known is not None:
         # The text of the library, shortened, for those who search for it.
         first = message.strip().splitlines()[0]
-        message, help = f"{known.meaning} ({first if len(first) <= 120 else f'{first[:117]}...'})", known.help
+        silent = _silent_ranks(run_dir)
+        if known.consequence and silent:
+            ranks = ", ".join(map(str, sorted(silent)[:8]))
+            help = f"rank {ranks} left no message, so it hangs, is slow or was killed: see its log; "
+        message, help = f"{known.meaning} ({first if len(first) <= 120 else f'{first[:117]}...'})", help + known.help
     return Failure(rank=rank, message=message, help=help, log=log, last_lines=() if help else _last(_tail(log)))
 
 
 def _lost_a_peer(run_dir: Path, error: dict[str, Any]) -> bool:
     known = _known(run_dir, error)
-    return bool(_PEER_GONE.search(str(error.get("message")))) or (known is not None and known.consequence)
+    return bool(_PEER_GONE.search(str(error.get("message")))) or (known is not None and known.code == "hccl-remote")
 
 
 def _known(run_dir: Path, error: dict[str, Any]) -> Known | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgen.launch.outcome import find_failure
 from tests.ascend_sim.conftest import NpuRanks, rendered
 from tests.runtime.conftest import Result
 
@@ -39,6 +40,9 @@ def test_rank_that_dies(ranks: NpuRanks, script: Path, tmp_path: Path) -> None:
     assert 0 < steps(result) < 20
     assert TIME_OUT in result.errors[0]["message"]
     assert "has not received the Notify record from remote rank [1]" in result.log(0)
+    told = find_failure(result.run_dir, 1)
+    assert told.message.startswith("a collective waited longer than HCCL_EXEC_TIMEOUT for another rank")
+    assert told.help.startswith("rank 1 left no message")
 
 
 def test_rank_that_hangs(ranks: NpuRanks, script: Path, tmp_path: Path) -> None:
@@ -73,6 +77,11 @@ def test_device_too_small(ranks: NpuRanks, script: Path, tmp_path: Path) -> None
     assert result.errors[1]["type"] == "OutOfMemoryError"
     assert "NPU out of memory. Tried to allocate" in result.errors[1]["message"]
     assert "507048" in result.errors[0]["message"]
+    told = find_failure(result.run_dir, 1)
+    # Rank 0 only waited; rank 1 is the one to look at.
+    assert told.rank == 1
+    assert told.message.startswith("NPU 1 has no room for")
+    assert "other processes hold the rest" in told.message and "npu-smi info" in told.help
 
 
 def test_device_error(ranks: NpuRanks, script: Path, tmp_path: Path) -> None:
@@ -86,3 +95,6 @@ def test_device_error(ranks: NpuRanks, script: Path, tmp_path: Path) -> None:
     )
     assert result.codes[0] == 1
     assert "error code is 507015" in result.errors[0]["message"]
+    told = find_failure(result.run_dir, 1)
+    assert (told.rank, told.message.split(" (")[0]) == (0, "an operator failed on the NPU")
+    assert "ASCEND_LAUNCH_BLOCKING" in told.help

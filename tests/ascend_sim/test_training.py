@@ -65,6 +65,21 @@ def test_memory_as_torch_npu_counts_it(runs: Runs) -> None:
     assert peaks["lora"] < 0.5 * peaks["stage 2"]
 
 
+@pytest.mark.parametrize("case", ["stage 0", "stage 2", "stage 3", "full offload"])
+def test_parts_add_up_to_what_torch_npu_holds(runs: Runs, case: str) -> None:
+    """Of the bytes that the allocator counts nothing is left over but its rounding to 512 for each tensor."""
+    measured = memory(runs.npu(case))
+    for phase in ("forward", "backward", "step"):
+        event = measured[phase, 2]
+        rest = event["device_bytes"] - sum(event["parts"].values())
+        assert 0 <= rest < 64 * 1024, (phase, event)
+        assert event["device_peak_bytes"] >= event["device_bytes"]
+    parts = measured["step", 2]["parts"]
+    master = 0 if case == "full offload" else 4 * (1_582_848 if case == "stage 0" else 791_424)
+    assert parts.get("master weights", 0) == master
+    assert "activations" in measured["forward", 2]["parts"] and "activations" not in parts
+
+
 def test_fp16_finds_its_loss_scale(runs: Runs) -> None:
     rows = runs.npu("fp16").rows
     skipped = rows[-1]["skipped_steps"]

@@ -220,6 +220,9 @@ def test_torch_npu_without_cann_is_told_to_jobs_for_other_devices(
     tmp_path: Path, ascend: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = _job(tmp_path, kind="cpu")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
+    (tmp_path / "site" / "torch_npu").mkdir(parents=True)
+    for name in ("__init__.py", "_C.cpython-311-x86_64-linux-gnu.so"):
+        (tmp_path / "site" / "torch_npu" / name).touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert "LCH123" in _codes(_check(job, tmp_path, packages=True))
     assert "LCH123" not in _codes(_check(job, tmp_path, packages=True, **ascend))
