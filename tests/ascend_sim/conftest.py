@@ -181,6 +181,20 @@ CASES: dict[str, dict[str, Any]] = {
 """What differs from tiny-npu.yaml, whose stage is 2 and whose precision is bf16."""
 
 
+_SHOWN: dict[str, Result] = {}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was really trained, for whoever reads the log."""
+    if not _SHOWN:
+        return
+    terminalreporter.section("training on the simulated NPU: losses, torch_npu's peak bytes on a device")
+    for name, result in _SHOWN.items():
+        peak = result.rows[-1]["device_peak_bytes"]
+        losses = " ".join(f"{loss:.4f}" for loss in result.losses)
+        terminalreporter.line(f"{name}: {losses}" + (f"; {peak:,} bytes" if peak is not None else ""))
+
+
 class Runs:
     """Every case once, when first asked for."""
 
@@ -214,6 +228,7 @@ class Runs:
                 env={"DSGEN_SIMULATED_NPU_USED_OPS": str(folder / "used-ops.txt")},
             )
             self._results[case, kind] = result.checked()
+            _SHOWN[f"{case} on {'the simulated NPU' if kind == 'npu' else 'the CPU'}"] = result
         return self._results[case, kind]
 
 
