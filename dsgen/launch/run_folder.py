@@ -52,8 +52,9 @@ def newest_saved_run(root: Path, name: str) -> Path | None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether the run in `folder` has saved a complete checkpoint."""
-    return any(_CHECKPOINT.fullmatch(path.name) for path in (folder / "checkpoints").glob("step-*"))
+    """Whether the run in `folder` has saved a complete checkpoint, or a Trainer in it has."""
+    own = any(_CHECKPOINT.fullmatch(path.name) for path in (folder / "checkpoints").glob("step-*"))
+    return own or next((folder / "trainer").glob("checkpoint-*"), None) is not None
 
 
 def was_started(folder: Path) -> bool:

@@ -55,15 +55,22 @@ class Outcome:
     device_peak_bytes: int | None = None
     """As torch_npu counts it."""
 
+    own_script: bool = False
+    """Whether the user's own script trained, which need not save when the recipe says."""
+    continued: bool = False
+    """Whether the job went on from a checkpoint."""
+
     @property
     def well(self) -> bool:
-        """Whether the job was trained, saved, continued and ended."""
+        """Whether the job was trained, saved, continued and ended; of the user's own script, whether it ended well."""
+        if self.own_script:
+            return self.code == 0
         return self.code == 0 and (len(self.losses), len(self.again)) == (STEPS, STEPS - SAVED_AT)
 
     @property
     def repeats(self) -> bool:
         """Whether the continued training gave the very losses of the unbroken one."""
-        return self.again == self.losses[SAVED_AT:]
+        return self.continued and self.code == 0 and self.again == self.losses[SAVED_AT:]
 
 
 def prepare(path: Path, overrides: tuple[str, ...]) -> Prepared:
@@ -94,7 +101,10 @@ def rehearse(prepared: Prepared, *, quiet: bool = False) -> Outcome:
         ).returncode
 
     code = launch()
-    if code == 0:
+    own_script = prepared.plan.entrypoint is not None
+    saved = (whole / "checkpoints" / f"step-{SAVED_AT:08d}").is_dir()
+    continued = code == 0 and (saved or not own_script)
+    if continued:
         # The newest checkpoint is then the one on the way, as after a crash; a new run goes on from it.
         shutil.rmtree(whole / "checkpoints" / f"step-{STEPS:08d}", ignore_errors=True)
         code = launch("--resume")
@@ -104,6 +114,8 @@ def rehearse(prepared: Prepared, *, quiet: bool = False) -> Outcome:
         code=code,
         losses=_losses(whole),
         again=_losses(again),
+        own_script=own_script,
+        continued=continued,
         backend=report.get("backend"),
         zero_stage=report.get("zero_stage"),
         device_peak_bytes=report.get("device_peak_bytes"),

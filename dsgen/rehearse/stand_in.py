@@ -42,7 +42,7 @@ def stand_in(checked: CheckedRecipe, plan: Plan) -> StandIn:
     if plan.kind != "npu":
         raise DsgenError(
             f"{plan.name} is for {plan.device.id}, and only jobs for Ascend NPUs are rehearsed",
-            help="train it here, shortened: dsgen launch RECIPE --set length.steps=5"
+            help="train it here, shortened: dsgen launch RECIPE --set length.steps=5 --set schedule.warmup_num_steps=1"
             if plan.kind == "cpu"
             else "--set hardware.device=ascend-910b3-64g rehearses it for an NPU",
         )

@@ -11,7 +11,7 @@ from dsgen.rehearse.stand_in import SAVED_AT, STEPS
 
 PROVES = (
     "the rendered command, environment and ds_config.json are taken by DeepSpeed's NPU accelerator, by torch_npu and "
-    "by its HCCL process group; tensors live on npu devices; offload, checkpoint and resume work"
+    "by its HCCL process group; tensors live on npu devices"
 )
 DOES_NOT_PROVE = (
     "speed, memory, accuracy, CANN itself, ssh to other nodes, time-outs, or anything else of Ascend hardware: no NPU "
@@ -34,13 +34,13 @@ def show_outcome(prepared: Prepared, outcome: Outcome) -> None:
     if outcome.well:
         losses = " ".join(f"{loss:.4f}" if loss is not None else "nan" for loss in outcome.losses)
         click.echo(f"  backend {outcome.backend}, ZeRO stage {outcome.zero_stage}, losses {losses}")
-        if not outcome.repeats:
+        if outcome.continued and not outcome.repeats:
             again = " ".join(str(loss) for loss in outcome.again)
             click.echo(f"  continued: {again}; at ZeRO stage 0 in bf16 the optimizer does not restore itself exactly")
         if outcome.device_peak_bytes is not None:
             mib = outcome.device_peak_bytes / 2**20
             click.echo(f"  at most {mib:,.0f} MiB of the simulated device in use, as torch_npu counts it")
-        click.echo(f"  it proves: {PROVES}")
+        click.echo(f"  it proves: {_proves(prepared, outcome)}")
         click.echo(f"  it does not prove: {DOES_NOT_PROVE}")
     click.echo(f"  everything of it: {outcome.folder}")
 
@@ -68,7 +68,16 @@ def as_json(prepared: Prepared, outcome: Outcome) -> str:
 
 def _verdict(outcome: Outcome) -> str:
     if not outcome.well:
-        part = "when it went on from the checkpoint" if len(outcome.losses) == STEPS else "in its first part"
-        return f"failed {part} (exit code {outcome.code}); what went wrong stands above"
+        part = "when it went on from the checkpoint" if outcome.continued else "in its first part"
+        return f"failed {part} (exit code {outcome.code})"
+    if not outcome.continued:
+        return f"your script ended well; it saved no checkpoint of step {SAVED_AT}, so going on was not rehearsed"
     same = "the same losses" if outcome.repeats else "other losses"
     return f"ended well: {STEPS} steps; continued from the checkpoint of step {SAVED_AT} in new processes, with {same}"
+
+
+def _proves(prepared: Prepared, outcome: Outcome) -> str:
+    plan = prepared.plan
+    offloads = plan.offload_optimizer != "none" or plan.offload_parameters != "none"
+    worked = ["offload"] * offloads + ["checkpoint", "resume"] * outcome.continued
+    return PROVES + (f"; {', '.join(worked)} work" if worked else "")

@@ -47,3 +47,17 @@ def local_rank_needs_deepspeed(view: View) -> Iterator[Problem]:
             message=f"the launcher {view.launcher} passes no --local_rank",
             help="read LOCAL_RANK from the environment in the script, or write launcher: deepspeed",
         )
+
+
+@rule("ENT004", Severity.INFO)
+def settings_of_the_rendered_loop(view: View) -> Iterator[Problem]:
+    """Settings that only the rendered loop (`runtime.train`) acts on, beside a script of one's own."""
+    if view.entrypoint is None:
+        return
+    for path in ("evaluation.every", "memory.reclaim_every", "logging.memory_snapshot", "checkpoint.every_steps"):
+        if path in view.intervals:
+            yield Problem(
+                path=path,
+                message=f"only dsgen.runtime.train acts on {path}: a loop of your own has to do this itself",
+                help="remove it where the script does not call runtime.train",
+            )

@@ -81,6 +81,13 @@ def trainer_checkpoint(run: Session) -> str | None:
         found = str(named)
     if found is None and wanted != "auto":
         raise RuntimeProblem(f"{named} holds no checkpoint of a Trainer")
+    done = int(found.rsplit("-", 1)[1]) if found else 0
+    # Trainer would train one step too many.
+    if run.settings.steps is not None and done >= run.settings.steps:
+        raise RuntimeProblem(
+            f"{found} is of step {done}, and the training has {run.settings.steps}: it is finished",
+            "raise length.steps to train on",
+        )
     return found
 
 

@@ -19,6 +19,12 @@ CASES = [
         right="entrypoint: {script: a.py, local_rank: true}",
     ),
     Case(
+        code="ENT004",
+        path="logging.memory_snapshot",
+        wrong="entrypoint: a.py\nlogging: {memory_snapshot: 5} # here",
+        right="logging: {memory_snapshot: 5}",
+    ),
+    Case(
         code="DAT001", path="data", wrong="data: {mode: packed} # here", right="data: {mode: packed}\nentrypoint: a.py"
     ),
 ]
