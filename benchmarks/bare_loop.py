@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import deepspeed
@@ -38,6 +39,9 @@ def main() -> None:
             if rank == 0:
                 file.write(json.dumps({"step": step + 1, "loss": loss.item(), "time": time.time()}) + "\n")
     torch.distributed.destroy_process_group()
+    # DeepSpeed's collectives on CPU leave 69 MB of memory there for each rank.
+    for path in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_*"):
+        path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
