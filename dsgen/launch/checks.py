@@ -11,13 +11,13 @@ import os
 import re
 import shutil
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsgen.ascend_sim.environment import is_simulated, simulated_devices
 from dsgen.doctor import shared_memory
+from dsgen.doctor.builds import missing_tools
 from dsgen.doctor.disk import LEAST_BYTES, checkpoint_bytes, existing_parent
 from dsgen.doctor.mask import MASKS
 from dsgen.doctor.versions import torch_build as _torch_build
@@ -215,13 +215,7 @@ def _foreign_npu(job: Job, machine: Machine) -> Iterator[_Problem]:
 
 def _build_tools(packages: bool) -> Iterator[_Problem]:
     # On CPU DeepSpeed builds operators for every job, once on each machine.
-    lacking = []
-    if shutil.which(os.environ.get("CXX", "c++")) is None:
-        lacking.append("a C++ compiler (apt-get install g++)")
-    if packages and importlib.util.find_spec("ninja") is None and shutil.which("ninja") is None:
-        lacking.append("ninja (pip install ninja)")
-    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
-        lacking.append("Python.h (apt-get install python3-dev)")
+    lacking = missing_tools(ninja=packages)
     if lacking:
         yield _Problem(
             "LCH121", "DeepSpeed builds its CPU operators here and lacks a tool for it", "install " + ", ".join(lacking)

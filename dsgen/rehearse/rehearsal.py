@@ -88,7 +88,7 @@ def rehearse(prepared: Prepared, *, quiet: bool = False) -> Outcome:
     """
     toolkit = build()
     folder = new_run_folder(Path.cwd() / FOLDER, prepared.plan.name)
-    recipe = _write(prepared, folder)
+    recipe = write_stand_in(prepared, folder)
     environ = {**os.environ, **simulated_environment(toolkit, **_device(prepared.plan.device))}
     runs = folder / "runs" / str(prepared.stand_in.fields["name"])
     whole, again = runs / "001", runs / "002"
@@ -122,7 +122,7 @@ def rehearse(prepared: Prepared, *, quiet: bool = False) -> Outcome:
     )
 
 
-def _write(prepared: Prepared, folder: Path) -> Path:
+def write_stand_in(prepared: Prepared, folder: Path) -> Path:
     """The stand-in as a recipe that extends the real one, overrides and all."""
     loaded = prepared.checked.loaded
     whole = rebased(loaded.document, loaded.folder.absolute(), folder).value

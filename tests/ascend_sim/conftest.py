@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -84,15 +83,7 @@ def listed_ops() -> set[str]:
 class NpuRanks(Ranks):
     """Ranks forked from one process that has imported torch_npu and touched no device."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "rank_server.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self._answer()
+    SERVER = HERE / "rank_server.py"
 
     def run_code(self, folder: Path, code: str, *, world_size: int = 1, **environment: str) -> Result:
         """Run Python text on ranks that have set their device; what it prints is `console(rank)`."""

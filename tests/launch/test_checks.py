@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_names_on_a_hub_are_not_paths(tmp_path: Path) -> None:
 def test_tools_for_building_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = _job(tmp_path, kind="cpu", nodes=2)
     monkeypatch.setattr(checks.shutil, "which", lambda name: None)
-    monkeypatch.setattr(checks.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     (found,) = _check(job, tmp_path)
     assert found.code == "LCH121"
     assert "g++" in found.help

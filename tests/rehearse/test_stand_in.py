@@ -13,7 +13,7 @@ from dsgen.catalog.models import load_preset, preset_names
 from dsgen.catalog.parameters import count_parameters
 from dsgen.findings import DsgenError
 from dsgen.recipe.load import load_recipe
-from dsgen.rehearse.rehearsal import _write, prepare
+from dsgen.rehearse.rehearsal import prepare, write_stand_in
 from dsgen.rehearse.stand_in import STEPS, small_model
 from dsgen.render.files import render_recipe
 
@@ -26,7 +26,7 @@ def render(recipe: Path, folder: Path, *overrides: str) -> tuple[dict[str, Any],
     """ds_config.json of the recipe and of its stand-in, and the stand-in's plan."""
     folder.mkdir()
     prepared = prepare(recipe, overrides)
-    small = render_recipe(_write(prepared, folder))
+    small = render_recipe(write_stand_in(prepared, folder))
     whole = render_recipe(recipe, overrides).files["ds_config.json"]
     return json.loads(whole), json.loads(small.files["ds_config.json"]), small.plan
 
@@ -70,7 +70,7 @@ def test_what_is_not_here_is_replaced_and_told(tmp_path: Path) -> None:
         assert words in told
     folder = tmp_path / "out"
     folder.mkdir()
-    plan = render_recipe(_write(prepared, folder)).plan
+    plan = render_recipe(write_stand_in(prepared, folder)).plan
     assert (plan.data.builtin, plan.data.tokenizer, plan.weights, plan.stage) == ("python-topics", "bytes", None, 3)
 
 
@@ -82,7 +82,7 @@ def test_what_is_here_stays(tmp_path: Path) -> None:
     recipe.write_text(f"extends: {RECIPES / 'tiny-npu.yaml'}\nname: job\ndata: {{builtin: null, files: a.txt}}\n")
     folder = tmp_path / "out"
     folder.mkdir()
-    written = _write(prepare(recipe, ("seed=7",)), folder)
+    written = write_stand_in(prepare(recipe, ("seed=7",)), folder)
     plan = render_recipe(written).plan
     assert plan.data.files == ("../job/a.txt",)
     assert plan.seed == 7

@@ -175,9 +175,11 @@ class Result:
 class Ranks:
     """Runs jobs on ranks forked from one process that has imported everything."""
 
+    SERVER = HERE / "rank_server.py"
+
     def __init__(self, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "rank_server.py")],
+            [sys.executable, str(self.SERVER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
