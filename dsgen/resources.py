@@ -1,10 +1,14 @@
-"""Where the shipped templates and recipes stand, in every way of running dsgen."""
+"""Where things stand: what dsgen ships, what it keeps on disk, and what a recipe names."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+
+CACHE_VARIABLE = "DSGEN_CACHE_DIR"
 
 
 def shipped(name: str) -> Path:
@@ -19,3 +23,25 @@ def shipped(name: str) -> Path:
         if folder.is_dir():
             return folder
     raise FileNotFoundError(f"dsgen's {name} are missing beside {_PACKAGE}: install dsgen again")
+
+
+def cache_folder(name: str) -> Path:
+    """Folder called `name` for what can be made again; it is not made here.
+
+    It stands in DSGEN_CACHE_DIR, else in `dsgen` under XDG_CACHE_HOME or ~/.cache. Raises OSError when this user has
+    no home folder.
+    """
+    root = os.environ.get(CACHE_VARIABLE) or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/dsgen"
+    try:
+        return Path(root).expanduser().absolute() / name
+    except RuntimeError as error:
+        raise OSError(f"{root} leads nowhere: {error}") from None
+
+
+def local_path(folder: Path, name: str) -> Path:
+    """The path that a recipe means by `name`: `~` is the home folder, a relative one counts from `folder`."""
+    path = Path(name)
+    # There may be no such user; then the path is missed under the name that was given.
+    with suppress(RuntimeError):
+        path = path.expanduser()
+    return folder / path

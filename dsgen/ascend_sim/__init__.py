@@ -4,14 +4,13 @@ What it proves and what it cannot: docs/ascend-sim.md. Nothing here imports torc
 """
 
 from dsgen.ascend_sim.build import ToolkitMissing, build, why_not
-from dsgen.ascend_sim.environment import MARK, is_simulated, simulated_devices, simulated_environment
+from dsgen.ascend_sim.environment import MARK, is_simulated, simulated_environment
 
 __all__ = [
     "MARK",
     "ToolkitMissing",
     "build",
     "is_simulated",
-    "simulated_devices",
     "simulated_environment",
     "why_not",
 ]

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgen.findings import DsgenError
+from dsgen.resources import CACHE_VARIABLE, cache_folder
 
 SOURCES = Path(__file__).resolve().parent / "csrc"
 OVERRIDDEN_OPS = SOURCES / "host_ops" / "overridden_ops.txt"
@@ -29,8 +30,6 @@ OVERRIDDEN_OPS = SOURCES / "host_ops" / "overridden_ops.txt"
 
 CANN_VERSION = "8.5.0"
 """The version of CANN that the stubs claim to be; torch_npu and DeepSpeed ask for it."""
-
-_CACHE_VARIABLE = "DSGEN_CACHE_DIR"
 
 _EMPTY_LIBRARIES = ("acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel")
 """Libraries that torch_npu is linked against; what it needs of them stands in libascendcl.so."""
@@ -72,32 +71,26 @@ def why_not() -> str | None:
 def build() -> Path:
     """Folder of the simulated CANN (`lib64/`, `opp/`, `set_env.sh`, ...), compiled when it is not in the cache yet.
 
-    The cache is `ascend-sim` below DSGEN_CACHE_DIR, or below `dsgen` in XDG_CACHE_HOME or ~/.cache. Of several
-    processes one compiles, for about a minute, and the others wait. Raises ToolkitMissing, with the line that installs
-    it, when g++, torch or torch_npu is missing, and DsgenError when the compiler fails or the cache cannot be written.
+    The cache is `cache_folder("ascend-sim")`. Of several processes one compiles, for about a minute, and the others
+    wait. Raises ToolkitMissing, with the line that installs it, when g++, torch or torch_npu is missing, and
+    DsgenError when the compiler fails or the cache cannot be written.
     """
     parts = _find_parts()
-    root = _cache_root()
-    folder = root / f"{parts.versions}-{_fingerprint(parts)}"
-    if folder.is_dir():
-        return folder
     try:
+        root = cache_folder("ascend-sim")
+        folder = root / f"{parts.versions}-{_fingerprint(parts)}"
+        if folder.is_dir():
+            return folder
         root.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
                 _build_into(folder, parts)
     except OSError as error:
         raise DsgenError(
-            f"the simulated NPU cannot be written to {root}: {error.strerror or error}",
-            help=f"set {_CACHE_VARIABLE} to a folder that can be written",
+            f"the simulated NPU cannot be written: {error}",
+            help=f"set {CACHE_VARIABLE} to a folder that can be written",
         ) from error
     return folder
-
-
-def _cache_root() -> Path:
-    named = os.environ.get(_CACHE_VARIABLE)
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsgen"
-    return base.absolute() / "ascend-sim"
 
 
 @contextmanager

@@ -9,19 +9,10 @@ from pathlib import Path
 MARK = "DSGEN_SIMULATED_NPU"
 """Set to 1 wherever the simulated NPU is used; whatever reports a result must look at it and say so."""
 
-DEVICES = 8
-"""Simulated devices of a machine where nobody says how many."""
-
 
 def is_simulated(environ: Mapping[str, str]) -> bool:
     """Whether the NPU of a process with these variables is the simulated one."""
     return environ.get(MARK) == "1"
-
-
-def simulated_devices(environ: Mapping[str, str]) -> int:
-    """How many simulated devices such a process sees."""
-    said = environ.get(f"{MARK}_DEVICES", "")
-    return int(said) if said.isdecimal() else DEVICES
 
 
 def simulated_environment(

@@ -20,9 +20,12 @@ class Failure:
     """Whether it is usually only what the failure of another rank did to this one."""
 
 
-def recognise(text: str) -> Failure | None:
-    """The first known failure, in the order of the data file, that a message or a log tells of."""
+def recognise(text: str, *, simulated: bool = False) -> Failure | None:
+    """The first known failure, in the order of the data file, that a message or a log tells of; `simulated`: it was
+    said by a process on the simulated NPU."""
     for pattern, fields in _patterns():
+        if fields.get("simulated") and not simulated:
+            continue
         match = pattern.search(text)
         if match is not None:
             words = {name: value or "?" for name, value in match.groupdict().items()}

@@ -56,8 +56,13 @@ def command(recipe: Path | None, overrides: tuple[str, ...], quick: bool, captur
 def _captured(folder: Path) -> Captured:
     from dsgen.doctor.probe import Captured
 
+    if folder.is_file():
+        raise DsgenError(
+            f"--captured {folder}: is a file, not a folder",
+            help="put it into a folder, under the name of the command that printed it (docs/doctor.md has all names)",
+        )
     if not folder.is_dir():
-        raise DsgenError(f"--captured {folder}: is no folder")
+        raise DsgenError(f"--captured {folder}: there is no such folder")
     probe = Captured(folder)
     if not probe.holds_something:
         raise DsgenError(

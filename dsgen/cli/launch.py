@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dsgen.cli.options import FOLDER, set_option
-from dsgen.findings import ExitCode, FindingsError
+from dsgen.findings import DsgenError, ExitCode, FindingsError
+
+if TYPE_CHECKING:
+    from dsgen.launch.command import Prepared
 
 
 @click.command("launch")
@@ -15,7 +19,11 @@ from dsgen.findings import ExitCode, FindingsError
 @set_option
 @click.option("--run-dir", type=FOLDER, help="Folder of the run, instead of a new runs/NAME/NNN.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint of the last run, if there is one.")
-@click.option("--dry-run", is_flag=True, help="Print the environment and the command; start and write nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print environment, command and what would refuse them here; start nothing.",
+)
 @click.option("--bootstrap", is_flag=True, hidden=True)
 def command(
     recipe: Path, overrides: tuple[str, ...], run_dir: Path | None, resume: bool, dry_run: bool, bootstrap: bool
@@ -30,17 +38,33 @@ def command(
 
     prepared = prepare(Request(path=recipe, overrides=overrides, run_dir=run_dir, resume=resume))
     if dry_run:
-        from dsgen.launch.run import dry_run as describe
-
-        click.echo(describe(prepared.source, prepared.place))
-        try:
-            show_findings(check(prepared), sources=prepared.source.document.sources)
-        except FindingsError as error:
-            show_findings(error.findings, sources=error.sources)
-            click.echo("so it would be refused on this machine", err=True)
-        return int(ExitCode.OK)
+        return _dry_run(prepared)
     findings = check(prepared, packages=not bootstrap)
     if bootstrap:
         install_and_relaunch(prepared, click.echo)
     show_findings(findings, sources=prepared.source.document.sources)
     return launch(prepared)
+
+
+def _dry_run(prepared: Prepared) -> int:
+    """Print what would be started; the exit code is that of a refusal where this machine would refuse it."""
+    from dsgen.launch.command import check
+    from dsgen.launch.run import dry_run
+    from dsgen.report.findings import show_findings
+
+    refused: FindingsError | None = None
+    try:
+        findings = check(prepared)
+    except FindingsError as error:
+        refused, findings = error, error.findings
+    try:
+        click.echo(dry_run(prepared.source, prepared.place))
+    except DsgenError:
+        # launch.sh refuses by its own checks what the findings say better.
+        if refused is None:
+            raise
+    show_findings(findings, sources=prepared.source.document.sources)
+    if refused is None:
+        return int(ExitCode.OK)
+    click.echo("so it would be refused on this machine", err=True)
+    return int(refused.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -21,17 +22,21 @@ def command(recipe: Path, overrides: tuple[str, ...], form: str) -> int:
     offload and precision, save a checkpoint and go on from it. Needs torch_npu and g++, and a minute or two.
     Everything stands in rehearsals/NAME/NNN under the current folder.
     """
-    from dsgen.rehearse.rehearsal import prepare, rehearse
-    from dsgen.report.findings import show_findings
-    from dsgen.report.rehearsal import as_json, show_outcome, show_plan
+    from dsgen.report.findings import json_errors
 
-    prepared = prepare(recipe, overrides)
-    show_findings(prepared.checked.findings, sources=prepared.checked.loaded.document.sources)
-    if form == "text":
-        show_plan(prepared)
-    outcome = rehearse(prepared, quiet=form == "json")
-    if form == "text":
-        show_outcome(prepared, outcome)
-    else:
-        click.echo(as_json(prepared, outcome))
-    return int(ExitCode.OK if outcome.well else ExitCode.FINDINGS)
+    with json_errors() if form == "json" else nullcontext():
+        from dsgen.rehearse.rehearsal import make_folder, prepare, rehearse
+        from dsgen.report.findings import show_findings
+        from dsgen.report.rehearsal import as_json, show_outcome, show_plan
+
+        prepared = prepare(recipe, overrides)
+        folder = make_folder(prepared)
+        show_findings(prepared.checked.findings, sources=prepared.checked.loaded.document.sources)
+        if form == "text":
+            show_plan(prepared)
+        outcome = rehearse(prepared, folder, quiet=form == "json")
+        if form == "text":
+            show_outcome(prepared, outcome)
+        else:
+            click.echo(as_json(prepared, outcome))
+        return int(ExitCode.OK if outcome.well else ExitCode.FINDINGS)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dsgen.doctor.cann import import_problem, script_to_source
-from dsgen.doctor.check import Check, Subject, error, not_understood, ok, skipped, warning
+from dsgen.doctor.check import Check, Subject, error, not_captured, not_understood, ok, skipped, warning
 from dsgen.doctor.probe import Probe
 from dsgen.doctor.versions import torch_build
 
@@ -46,9 +46,10 @@ class Choice:
 def check_accelerator(subject: Subject) -> Iterator[Check]:
     """The accelerator that DeepSpeed takes, against the one that the recipe or the machine is for."""
     name, probe = "accelerator", subject.probe
-    if not (probe.knows_packages and probe.knows_environment):
-        yield skipped(name, "packages.txt and environment.txt were not both captured")
-        return
+    for file, known in (("packages.txt", probe.knows_packages), ("environment.txt", probe.knows_environment)):
+        if not known:
+            yield not_captured(probe, name, file)
+            return
     missing = [package for package in ("torch", "deepspeed") if probe.version(package) is None]
     if missing:
         yield skipped(name, f"{' and '.join(missing)} not installed: nothing chooses")

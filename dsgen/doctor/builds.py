@@ -142,7 +142,7 @@ def _locks(root: Path) -> Check:
 
 def _tools(subject: Subject, *, needed: bool) -> Check:
     name = "builds.tools"
-    lacking = missing_tools(ninja=True)
+    lacking = missing_tools(ninja=not subject.installs)
     if not lacking:
         return ok(name, "C++ compiler, ninja and Python.h are there")
     found = f"not here: {', '.join(lacking)}; DeepSpeed compiles operators with them"

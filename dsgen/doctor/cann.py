@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dsgen.catalog.versions import cann_for, cann_releases
-from dsgen.doctor.check import Check, Subject, error, not_understood, ok, skipped, warning
+from dsgen.doctor.check import Check, Subject, error, not_captured, not_understood, ok, skipped, warning
 from dsgen.doctor.npu_smi import parse_info
 from dsgen.doctor.probe import Probe
 
@@ -19,6 +19,9 @@ _FIRMWARE = "/usr/local/Ascend/firmware/version.info"
 def check_cann(subject: Subject) -> Iterator[Check]:
     """The environment that set_env.sh makes, its folders, and the versions of CANN, driver and firmware."""
     yield from _environment(subject)
+    if subject.simulated:
+        yield skipped("cann.version", "simulated NPU: stub libraries stand in for CANN")
+        return
     version, info = _toolkit(subject)
     driver = _fields(subject.probe.read(_DRIVER))
     yield version
@@ -71,7 +74,7 @@ def import_problem(probe: Probe) -> tuple[str, bool] | None:
 def _environment(subject: Subject) -> Iterator[Check]:
     name, probe = "cann.environment", subject.probe
     if not probe.knows_environment:
-        yield skipped(name, "no environment.txt was captured (env)")
+        yield not_captured(probe, name, "environment.txt")
         return
     home, opp = probe.variable("ASCEND_HOME_PATH"), probe.variable("ASCEND_OPP_PATH")
     if not home:
@@ -84,9 +87,9 @@ def _environment(subject: Subject) -> Iterator[Check]:
             where = ", and no set_env.sh stands under /usr/local/Ascend or ~/Ascend" if probe.live else ""
             yield subject.wrong(
                 name,
-                f"CANN is not sourced: ASCEND_HOME_PATH is not set{where}; DeepSpeed's operators end with KeyError, or "
-                "it trains on the CPU",
-                f"install CANN, or {_SOURCE}",
+                f"there is no CANN here: ASCEND_HOME_PATH is not set{where}; DeepSpeed's operators end with KeyError, "
+                "or it trains on the CPU",
+                f"go to an Ascend machine or container, install CANN, or {_SOURCE}",
             )
         return
     problem = import_problem(probe)
@@ -172,6 +175,9 @@ def _driver(subject: Subject, cann: Mapping[str, str], driver: Mapping[str, str]
         info = parse_info(subject.probe.run("npu-smi", "info").text)
         if info is not None and info.version:
             return ok(name, f"driver {info.version} (by npu-smi); {_DRIVER} is not there to compare it with CANN")
+        if (subject.probe.read(_DRIVER) or "").strip():
+            remedy = "look at it yourself: its line Version= names the release of the driver"
+            return not_understood(name, f"{_DRIVER} is there and has no line Version=", remedy)
         return skipped(name, f"the driver's version is not known: {_DRIVER} is not there")
     ours, theirs = _line(cann.get("innerversion", "")), _line(driver.get("innerversion", ""))
     if not ours or not theirs:

@@ -59,6 +59,18 @@ def not_understood(name: str, found: str, remedy: str) -> Check:
     return Check(name=name, state=State.NOT_UNDERSTOOD, found=found, remedy=remedy)
 
 
+_CAPTURED = {"environment.txt": ("NAME=VALUE", "env"), "packages.txt": ("NAME==VERSION", "pip list --format freeze")}
+"""Captured files that hold many things: the form of their lines, and the command that prints them."""
+
+
+def not_captured(probe: Probe, name: str, file: str) -> Check:
+    """Why a captured file tells nothing: it was left out, or is there in another form."""
+    lines, command = _CAPTURED[file]
+    if probe.read(file) is None:
+        return skipped(name, f"no {file} was captured ({command})")
+    return not_understood(name, f"{file} is there and holds no line {lines}", f"capture it with `{command}`")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """A machine, and the job that it is judged for."""
@@ -68,8 +80,12 @@ class Subject:
     """None: the machine as it is."""
     folder: Path | None = None
     """Where relative paths of the recipe count from."""
+    run_dir: Path | None = None
+    """Where the run's folder is or will be; None: under `runs` of the current folder."""
     quick: bool = False
     """Leave out what takes more than a moment."""
+    installs: bool = False
+    """Packages of the training side are installed before the job starts: that they are missing is no fault."""
 
     def wrong(self, name: str, found: str, remedy: str) -> Check:
         """What stops a job: an error for a recipe, a warning where no job is asked about."""

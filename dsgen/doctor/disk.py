@@ -27,9 +27,9 @@ def existing_parent(folder: Path) -> Path:
 
 
 def check_disk(subject: Subject) -> Iterator[Check]:
-    """Free space under the current folder, where run folders are made."""
+    """Free space where the run's folder is made."""
     name, plan = "disk", subject.plan
-    folder = existing_parent(Path.cwd() / "runs")
+    folder = existing_parent(subject.run_dir or Path.cwd() / "runs")
     free = shutil.disk_usage(folder).free
     found = f"{size(free)} are free in {folder}"
     remedy = "make room, or start in another folder (--run-dir)"

@@ -15,6 +15,7 @@ from dsgen.doctor.container import check_container
 from dsgen.doctor.devices import check_devices
 from dsgen.doctor.disk import check_disk
 from dsgen.doctor.hosts import check_hosts
+from dsgen.doctor.inputs import check_inputs
 from dsgen.doctor.links import check_links
 from dsgen.doctor.mask import check_mask
 from dsgen.doctor.memory import check_memory
@@ -39,13 +40,16 @@ class Theme:
     """Whether it looks at the devices themselves, which a simulated NPU does not have."""
     slow: bool = False
     """Whether --quick leaves it out."""
+    of_packages: bool = False
+    """Whether it looks at packages of the training side."""
 
 
 THEMES = (
     Theme(name="python", run=check_python, live=True),
-    Theme(name="packages", run=check_packages),
+    Theme(name="inputs", run=check_inputs, live=True),
+    Theme(name="packages", run=check_packages, of_packages=True),
     Theme(name="cann", run=check_cann, kinds=("npu",)),
-    Theme(name="accelerator", run=check_accelerator, apart=True),
+    Theme(name="accelerator", run=check_accelerator, apart=True, of_packages=True),
     Theme(name="devices", run=check_devices, kinds=("npu", "cuda"), of_hardware=True),
     Theme(name="mask", run=check_mask, kinds=("npu", "cuda")),
     Theme(name="links", run=check_links, kinds=("npu",), apart=True, of_hardware=True),
@@ -97,4 +101,6 @@ def _why_not(theme: Theme, subject: Subject) -> str:
         return "needs the machine itself; captured outputs do not tell"
     if theme.slow and subject.quick:
         return "left out by --quick"
+    if theme.of_packages and subject.installs:
+        return "packages are installed before the job starts"
     return ""

@@ -26,8 +26,7 @@ def check_links(subject: Subject) -> Iterator[Check]:
     indices = [device.index for device in see(subject.probe, "npu").devices] or _captured_indices(subject.probe)
     tool = next((name for name in _TOOLS if subject.probe.has_program(name)), None)
     if tool is None or not indices:
-        why = "hccn_tool is not here" if tool is None else "no device to ask about"
-        yield skipped("links.ports", why if subject.probe.live else "no output of hccn_tool was captured")
+        yield _no_port(subject, "hccn_tool is not here" if tool is None else "no device to ask about")
     else:
         yield _ports(subject, tool, indices)
         yield _tls(subject, tool, indices)
@@ -77,7 +76,19 @@ def _ports(subject: Subject, tool: str, indices: Sequence[int]) -> Check:
         said = f"hccn_tool -i {silent[0]} -link -g said {text[0][:120]!r}" if text else "hccn_tool said nothing"
         return not_understood(name, said, "run it by hand: it should say `link status: UP`")
     said_up = [i for i, word in up.items() if word]
-    return ok(name, f"up, NPU {listed(said_up)}") if said_up else skipped(name, "no output of hccn_tool was captured")
+    return ok(name, f"up, NPU {listed(said_up)}") if said_up else _no_port(subject, "hccn_tool is not here")
+
+
+def _no_port(subject: Subject, why: str) -> Check:
+    """Why no port is judged; `why` is the reason on the machine itself."""
+    name, probe = "links.ports", subject.probe
+    if probe.live:
+        return skipped(name, why)
+    questions = ((index, what) for index in range(64) for what in ("link", "net_health", "tls"))
+    if probe.read("hccn_tool.txt") is None or any(not _ask(probe, "hccn_tool", *each).missing for each in questions):
+        return skipped(name, "no output of hccn_tool was captured")
+    found = "hccn_tool.txt is there and has no heading such as `# hccn_tool -i 0 -link -g`"
+    return not_understood(name, found, "write the command above each output, as docs/doctor.md shows it")
 
 
 def _tls(subject: Subject, tool: str, indices: Sequence[int]) -> Check:

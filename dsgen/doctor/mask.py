@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from dsgen.doctor.check import Check, Subject, error, ok, skipped, warning
+from dsgen.doctor.check import Check, Subject, error, not_captured, ok, warning
 from dsgen.doctor.container import in_container
 from dsgen.doctor.seen import see
 from dsgen.doctor.words import listed
@@ -23,7 +23,7 @@ def masked(subject: Subject) -> list[int] | None:
 def check_mask(subject: Subject) -> Iterator[Check]:
     """The mask of visible devices."""
     if not subject.probe.knows_environment:
-        yield skipped("mask", "no environment.txt was captured (env)")
+        yield not_captured(subject.probe, "mask", "environment.txt")
         return
     existing = see(subject.probe, subject.kind).devices
     yield _mask(subject, MASKS[subject.kind], [device.index for device in existing])
@@ -33,7 +33,8 @@ def _mask(subject: Subject, variable: str, existing: Sequence[int]) -> Check:
     name, plan, said = "mask", subject.plan, subject.probe.variable(variable)
     if said is None:
         return _unset(subject, variable)
-    if plan is not None and plan.nodes > 1:
+    # Several nodes that launch.sh is started on one by one have a mask each.
+    if plan is not None and plan.nodes > 1 and plan.launcher == "deepspeed":
         return error(
             name,
             f"{variable}={said} has no effect on a job of {plan.nodes} nodes: launch.sh refuses to start",

@@ -125,7 +125,7 @@ def _host(subject: Subject) -> Check:
     if said is not None and memory.most < 0.9 * said:
         return warning(
             name,
-            f"{found}; the recipe counts on {size(said)} for each host",
+            f"{found}; hardware.host_memory of the recipe is {size(said)}",
             f"write what is there: --set hardware.host_memory={memory.most // GIB}GiB",
         )
     if least:

@@ -41,6 +41,7 @@ class Probe(Protocol):
     live: bool
     """Whether it is the machine that this process runs on."""
     knows_environment: bool
+    """Whether variables can be asked for at all."""
     knows_packages: bool
 
     def run(self, *words: str, seconds: float = SECONDS, text: str = "") -> Output:
@@ -138,11 +139,12 @@ class Captured:
             if name.endswith(".txt"):
                 self._take_sections(_read(folder / name) or "")
         environment, packages = _read(folder / "environment.txt"), _read(folder / "packages.txt")
-        self.knows_environment = environment is not None
-        self.knows_packages = packages is not None
         self._environ = dict(re.findall(r"^([A-Za-z_]\w*)=(.*)$", environment or "", re.MULTILINE))
         versions = re.findall(r"^([\w.-]+)==([^\s;+]+)", packages or "", re.MULTILINE)
         self._versions = {_package(name): version for name, version in versions}
+        # An empty file tells that there is nothing; one of which no line has the form tells nothing.
+        self.knows_environment = environment is not None and bool(self._environ or not environment.strip())
+        self.knows_packages = packages is not None and bool(self._versions or not packages.strip())
 
     @property
     def holds_something(self) -> bool:

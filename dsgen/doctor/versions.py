@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dsgen.catalog.versions import matched_set, torch_for
-from dsgen.doctor.check import Check, Subject, error, ok, skipped, warning
+from dsgen.doctor.check import Check, Subject, error, not_captured, ok, warning
 
 _OLDEST, _NEWEST = (3, 10), (3, 13)
 _NEEDED = ("torch", "deepspeed", "transformers")
@@ -30,7 +30,7 @@ def check_packages(subject: Subject) -> Iterator[Check]:
     """Packages of the training side, against the set that is tested together."""
     probe = subject.probe
     if not probe.knows_packages:
-        yield skipped("packages", "no packages.txt was captured (pip list --format freeze)")
+        yield not_captured(probe, "packages", "packages.txt")
         return
     matched = matched_set()
     for name in (*_NEEDED, *(["torch_npu"] if subject.kind == "npu" else [])):
@@ -41,6 +41,9 @@ def check_packages(subject: Subject) -> Iterator[Check]:
             yield subject.wrong(f"packages.{name}", f"{name} is not installed{where}", f"pip install 'dsgen[{extra}]'")
         elif name == "torch_npu":
             yield _torch_npu(version, probe.version("torch"), torch_build() if probe.live else None)
+        elif name == "torch" and subject.kind == "cuda" and probe.live and torch_build() == "cpu":
+            found = f"torch {version} is a CPU build, which uses no CUDA device"
+            yield subject.wrong("packages.torch", found, "install a CUDA build of torch")
         elif fnmatchcase(version, matched[name]):
             yield ok(f"packages.{name}", f"{name} {version}")
         else:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsgen.ascend_sim.environment import is_simulated
 from dsgen.findings import Finding, FindingsError, has_errors
 from dsgen.launch.bootstrap import bootstrap, relaunch
 from dsgen.launch.checks import check_machine
 from dsgen.launch.console import choose_display
-from dsgen.launch.examined import examined
 from dsgen.launch.run import Place, choose_place, make_place, run
 from dsgen.launch.source import Source, read_source
+from dsgen.launch.summary import resumes
 
 CONTAINER = "container.sh"
 RUNS = Path("runs")
@@ -67,11 +65,11 @@ def check(prepared: Prepared, *, packages: bool = True) -> tuple[Finding, ...]:
     the job cannot run here.
     """
     source = prepared.source
-    machine = check_machine(source.job, source.document, prepared.place.folder, packages=packages)
-    findings = (*source.findings, *machine)
-    # Of a simulated NPU there is no hardware to look at, and its CANN is none.
-    if packages and source.plan is not None and not has_errors(findings) and not is_simulated(os.environ):
-        findings += examined(source.plan, source.document, source.job.base_dir)
+    findings = source.findings
+    # A rendered folder has no recipe to judge the machine for; its launch.sh refuses what it cannot do without.
+    if source.plan is not None:
+        folder, run_dir = source.job.base_dir, prepared.place.folder
+        findings += check_machine(source.plan, source.document, folder, run_dir, packages=packages)
     if has_errors(findings):
         raise FindingsError(findings, sources=source.document.sources)
     return findings
@@ -88,8 +86,8 @@ def launch(prepared: Prepared) -> int:
     request, source = prepared.request, prepared.source
     place = make_place(source, prepared.place, _run_root(), named=request.run_dir is not None)
     display = choose_display()
-    if request.resume and not place.arguments:
-        display.note("no earlier run has a checkpoint: starting from the beginning")
+    if request.resume:
+        display.note(resumes(place.earlier, own_script=source.job.own_script))
     if CONTAINER in source.files:
         display.note(f"this runs outside the recipe's container; {place.folder / CONTAINER} starts it inside")
     ranks = source.job.nodes * source.job.per_node

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dsgen.ascend_sim.environment import is_simulated
 from dsgen.catalog.failures import Failure as Known
 from dsgen.catalog.failures import recognise
 from dsgen.launch.process import LAUNCHER_LOG
@@ -89,10 +91,11 @@ def find_failure(run_dir: Path, code: int, *, log_start: int = 0, oom_before: in
     own = [line[len(_OWN) :] for line in said if line.startswith(_OWN)]
     if own and own[-1] == [line for line in said if line.strip()][-1][len(_OWN) :]:
         return Failure(message=own[-1], log=launcher_log)
-    known = recognise("\n".join(said[-_RECENT:]))
+    known = _recognise("\n".join(said[-_RECENT:]))
+    logs = "what the ranks printed stands in logs/rank-*.log of the run folder" if _silent_ranks(run_dir) else ""
     return Failure(
         message=known.meaning if known else f"the launcher ended with exit code {code}, and no rank left a message",
-        help=known.help if known else "",
+        help=known.help if known else logs,
         log=launcher_log,
         last_lines=_last(said),
     )
@@ -122,8 +125,12 @@ def _lost_a_peer(run_dir: Path, error: dict[str, Any]) -> bool:
 
 def _known(run_dir: Path, error: dict[str, Any]) -> Known | None:
     """What is known of a rank's error: by its message and trace, else by the end of its log."""
-    said = recognise(f"{error.get('message')}\n{error.get('traceback')}")
-    return said or recognise("\n".join(_tail(run_dir / "logs" / f"rank-{error['rank']}.log")[-_RECENT:]))
+    said = _recognise(f"{error.get('message')}\n{error.get('traceback')}")
+    return said or _recognise("\n".join(_tail(run_dir / "logs" / f"rank-{error['rank']}.log")[-_RECENT:]))
+
+
+def _recognise(text: str) -> Known | None:
+    return recognise(text, simulated=is_simulated(os.environ))
 
 
 def _killed(run_dir: Path, what: str, said: list[str], oom_before: int | None) -> Failure:

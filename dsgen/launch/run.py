@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -20,7 +20,13 @@ from dsgen.launch import outcome, summary
 from dsgen.launch.console import Display
 from dsgen.launch.process import Launcher, launch_environment
 from dsgen.launch.progress import Follower, Progress
-from dsgen.launch.run_folder import new_run_folder, newest_saved_run, next_run_folder, was_started
+from dsgen.launch.run_folder import (
+    new_run_folder,
+    newest_run_of_script,
+    newest_saved_run,
+    next_run_folder,
+    was_started,
+)
 from dsgen.launch.source import Source
 from dsgen.launch.summary import printable
 
@@ -36,22 +42,26 @@ class Place:
     arguments: tuple[str, ...] = ()
     exists: bool = False
     """Whether the folder holds the run already, with its files."""
+    earlier: Path | None = None
+    """The run to go on from, where one was asked for and is there; the same folder when it goes on in place."""
 
 
 def choose_place(source: Source, given: Path, run_root: Path, run_dir: Path | None, *, resume: bool) -> Place:
     """The folder of a run; nothing is made yet.
 
     `given` is what the user named, `run_dir` the folder that they want, if any. With `resume`, a run folder that was
-    named goes on in place; a recipe gets a new folder that starts from the newest run of its name that has saved.
+    named goes on in place; a recipe gets a new folder that starts from the newest run of its name that has saved (of
+    the user's own script: that can have saved).
     Raises DsgenError when a folder holds what must not be overwritten.
     """
     if run_dir is None and resume and given.is_dir() and was_started(given):
         run_dir = given
     if run_dir is not None:
         return _named_place(source, given, run_dir.absolute(), resume=resume)
-    earlier = newest_saved_run(run_root, source.job.name) if resume else None
+    newest = newest_run_of_script if source.job.own_script else newest_saved_run
+    earlier = newest(run_root, source.job.name) if resume else None
     folder = next_run_folder(run_root, source.job.name)
-    return Place(folder=folder, arguments=("--resume", str(earlier)) if earlier else ())
+    return Place(folder=folder, arguments=("--resume", str(earlier)) if earlier else (), earlier=earlier)
 
 
 def _named_place(source: Source, given: Path, folder: Path, *, resume: bool) -> Place:
@@ -73,7 +83,7 @@ def _named_place(source: Source, given: Path, folder: Path, *, resume: bool) -> 
                 help="leave out --run-dir to start a new run from its last checkpoint, or go on with its own files: "
                 f"dsgen launch {shlex.quote(str(folder))} --resume",
             )
-    return Place(folder=folder, arguments=("--resume", "auto"), exists=used)
+    return Place(folder=folder, arguments=("--resume", "auto"), exists=used, earlier=folder if used else None)
 
 
 def make_place(source: Source, place: Place, run_root: Path, *, named: bool) -> Place:
@@ -86,7 +96,8 @@ def make_place(source: Source, place: Place, run_root: Path, *, named: bool) -> 
         except OSError as error:
             raise DsgenError(f"{place.folder} cannot be made: {error.strerror}") from error
     else:
-        place = Place(folder=new_run_folder(run_root, source.job.name), arguments=place.arguments)
+        help = "start from a folder that you can write to, or give --run-dir"
+        place = replace(place, folder=new_run_folder(run_root, source.job.name, help=help))
     source.write(place.folder)
     return place
 
@@ -125,14 +136,15 @@ def run(source: Source, place: Place, display: Display) -> int:
     with stop.handled():
         # Before the display, whose thread must not run while this process forks.
         launcher = Launcher(place.folder, launch_environment(place.folder, source.job.base_dir), place.arguments)
-        code = _watch(place.folder, launcher, display, stop)
+        code, progress = _watch(place.folder, launcher, display, stop)
     report = outcome.read_report(place.folder)
+    own_script = source.job.own_script
     if report is not None and (code == 0 or stop.signal is not None):
-        _say(summary.ended_well(report, place.folder), sys.stdout)
-    elif code == 0 and source.job.own_script:
-        _say(summary.script_ended(place.folder), sys.stdout)
+        _say(summary.ended_well(report, place.folder, own_script=own_script), sys.stdout)
+    elif code == 0 and own_script:
+        _say(summary.script_ended(place.folder, progress), sys.stdout)
     elif stop.signal is not None:
-        _say(summary.stopped_hard(place.folder), sys.stderr)
+        _say(summary.stopped_hard(place.folder, own_script=own_script), sys.stderr)
     else:
         failure = outcome.find_failure(place.folder, code, log_start=launcher.log_start, oom_before=oom_before)
         _say(summary.failed(failure, place.folder), sys.stderr)
@@ -172,7 +184,8 @@ class _StopRequests:
         self.count += 1
 
 
-def _watch(folder: Path, launcher: Launcher, display: Display, stop: _StopRequests) -> int:
+def _watch(folder: Path, launcher: Launcher, display: Display, stop: _StopRequests) -> tuple[int, Progress]:
+    """Show the run until it ends; the exit code of launch.sh, and how far the run got."""
     progress = Progress()
     events = Follower.from_end(folder / "events.jsonl")
     metrics = Follower.from_end(folder / "metrics.jsonl")
@@ -192,7 +205,7 @@ def _watch(folder: Path, launcher: Launcher, display: Display, stop: _StopReques
             building = operators_in_build(extensions) if progress.step == 0 else []
             display.update(progress, building)
             if code is not None:
-                return code
+                return code, progress
             if forwarded < stop.count:
                 forwarded += 1
                 launcher.ask_to_stop()

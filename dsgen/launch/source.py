@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,18 +24,7 @@ NEEDED = ("launch.sh", "ds_config.json")
 TRAIN, SETTINGS = "train.py", "settings.json"
 """One of them is there too: the rendered loop, or what the user's own script may read."""
 
-_FACT = re.compile(r"^(name|kind|nodes|per_node)=(.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """Files that a recipe reads at run time, as it names them; relative ones count from the recipe's folder."""
-
-    data_files: tuple[str, ...] = ()
-    weights: str | None = None
-    tokenizer: str = "bytes"
-    entrypoint: str | None = None
-    """The user's own training script."""
+_FACT = re.compile(r"^(name|kind|nodes|per_node|script)=(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +40,6 @@ class Job:
     """Where relative paths of the recipe count from."""
     own_script: bool = False
     """Whether the user's own script trains, which need not leave a report."""
-    inputs: Inputs | None = None
-    """None for a rendered folder, whose train.py finds its inputs itself."""
-    parameters: int = 0
-    """Parameters that a checkpoint holds; 0 when not known."""
-    trainable_parameters: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,21 +111,15 @@ def job_of_plan(plan: Plan, recipe: Path) -> Job:
         per_node=plan.per_node,
         base_dir=recipe.absolute().parent,
         own_script=plan.entrypoint is not None,
-        inputs=Inputs(
-            data_files=plan.data.files,
-            weights=plan.weights,
-            tokenizer=plan.data.tokenizer,
-            entrypoint=plan.entrypoint.script if plan.entrypoint else None,
-        ),
-        parameters=plan.parameters.total,
-        trainable_parameters=plan.trainable_parameters,
     )
 
 
 def _read_folder(folder: Path) -> Source:
     missing = [name for name in NEEDED if not (folder / name).is_file()]
-    if not (folder / TRAIN).is_file() and not (folder / SETTINGS).is_file():
-        missing.append(TRAIN)
+    facts = _facts(folder / "launch.sh")
+    beside = SETTINGS if "script" in facts else TRAIN
+    if not (folder / beside).is_file():
+        missing.append(beside)
     if missing:
         raise DsgenError(
             f"{folder} is no rendered folder: it has no {', no '.join(missing)}",
@@ -151,13 +130,6 @@ def _read_folder(folder: Path) -> Source:
         files = {name: (folder / name).read_bytes() for name in names}
     except OSError as error:
         raise DsgenError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
-    script = files["launch.sh"].decode("utf-8", "replace")
-    facts: dict[str, str] = {}
-    for name, value in _FACT.findall(script):
-        try:
-            facts.setdefault(name, shlex.split(value)[0])
-        except (ValueError, IndexError):
-            break
     try:
         job = Job(
             name=_safe(facts["name"]),
@@ -165,7 +137,7 @@ def _read_folder(folder: Path) -> Source:
             nodes=int(facts.get("nodes", "1")),
             per_node=int(facts["per_node"]),
             base_dir=base_of_run(folder) or folder.absolute(),
-            own_script=SETTINGS in files,
+            own_script="script" in facts,
         )
     except (KeyError, ValueError):
         raise DsgenError(
@@ -178,6 +150,20 @@ def _read_folder(folder: Path) -> Source:
         executable=frozenset({"launch.sh"}),
         document=Document(file=str(folder), value=None),
     )
+
+
+def _facts(script: Path) -> dict[str, str]:
+    """What a rendered launch.sh says of the job near its top; nothing when it cannot be read."""
+    facts: dict[str, str] = {}
+    text = ""
+    with suppress(OSError):
+        text = script.read_text(encoding="utf-8", errors="replace")
+    for name, value in _FACT.findall(text):
+        try:
+            facts.setdefault(name, shlex.split(value)[0])
+        except (ValueError, IndexError):
+            break
+    return facts
 
 
 def _is_copied(name: str) -> bool:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from dsgen.launch.outcome import Failure
-from dsgen.launch.run_folder import has_checkpoint
+from dsgen.launch.process import LAUNCHER_LOG
+from dsgen.launch.progress import Progress
+from dsgen.launch.run_folder import has_checkpoint, left_by_script
 
 _GIB, _MIB = 2**30, 2**20
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def ended_well(report: Mapping[str, Any], folder: Path) -> list[str]:
+def ended_well(report: Mapping[str, Any], folder: Path, *, own_script: bool = False) -> list[str]:
     """A finished or stopped run: what it did, how fast, in how much memory, and where it stands."""
     steps, planned = report.get("steps"), report.get("planned_steps")
     if report.get("status") == "stopped":
@@ -30,15 +32,24 @@ def ended_well(report: Mapping[str, Any], folder: Path) -> list[str]:
         lines.append(memory)
     if report.get("checkpoint"):
         lines.append(f"checkpoint: {shown(Path(str(report['checkpoint'])))}")
+    if own_script:
+        lines.append(_output(folder))
     lines.append(f"run folder: {shown(folder)}")
     if report.get("status") == "stopped":
         lines.append(go_on(folder))
     return lines
 
 
-def script_ended(folder: Path) -> list[str]:
-    """The user's own script ended well and left no report."""
-    return ["finished: the script ended without an error and wrote no report.json", f"run folder: {shown(folder)}"]
+def script_ended(folder: Path, progress: Progress) -> list[str]:
+    """The user's own script ended without an error and left no report; `progress` is what it told on the way."""
+    if progress.steps is None:
+        first = "finished: the script ended without an error and wrote no report.json"
+    else:
+        first = (
+            f"the script ended without an error, but without runtime.finish: it told of {progress.step} of "
+            f"{progress.steps} steps, and wrote no report.json"
+        )
+    return [first, _output(folder), f"run folder: {shown(folder)}"]
 
 
 def failed(failure: Failure, folder: Path) -> list[str]:
@@ -54,13 +65,33 @@ def failed(failure: Failure, folder: Path) -> list[str]:
     return lines
 
 
-def stopped_hard(folder: Path) -> list[str]:
+def stopped_hard(folder: Path, *, own_script: bool = False) -> list[str]:
     """A run that was asked to stop and left no report: the ranks were ended before they could save."""
-    lines = ["stopped before the ranks could save; steps since the last checkpoint are lost"]
+    if own_script:
+        lines = ["stopped; the script wrote no report.json, so what it saved is not known", _output(folder)]
+    else:
+        lines = ["stopped before the ranks could save; steps since the last checkpoint are lost"]
     lines.append(f"run folder: {shown(folder)}")
-    if has_checkpoint(folder):
+    if has_checkpoint(folder) or (own_script and left_by_script(folder)):
         lines.append(go_on(folder))
     return lines
+
+
+def resumes(earlier: Path | None, *, own_script: bool) -> str:
+    """What --resume found to go on from, and what not; `earlier` is the run that was chosen."""
+    if earlier is None:
+        what = "left anything to go on from" if own_script else "has a checkpoint"
+        return f"no earlier run {what}: starting from the beginning"
+    if has_checkpoint(earlier):
+        return f"going on from {shown(earlier)}"
+    if not own_script:
+        return f"no checkpoint stands in {shown(earlier)}: starting from the beginning"
+    left = left_by_script(earlier)
+    there = f", which holds {', '.join(left[:6])}{', ...' if len(left) > 6 else ''}" if left else ""
+    return (
+        f"going on from {shown(earlier)}{there}: dsgen knows no checkpoint there, so it is for the script to find its "
+        "own (DSGEN_RESUME)"
+    )
 
 
 def go_on(folder: Path) -> str:
@@ -78,6 +109,13 @@ def shown(path: Path) -> str:
     """A path as short as it can be written here."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _output(folder: Path) -> str:
+    """Where the output of the user's own script stands: dsgen.runtime gives each rank a log of its own."""
+    if (folder / "logs" / "rank-0.log").exists():
+        return f"output of the script: {shown(folder / 'logs' / 'rank-0.log')}, and of the other ranks beside it"
+    return f"output of the script: {shown(folder / LAUNCHER_LOG)}"
 
 
 def _losses(report: Mapping[str, Any]) -> list[str]:

@@ -33,6 +33,8 @@ _SHORT_FORMS: dict[Path, str] = {
     ("precision",): "type",
     ("zero", "offload", "optimizer"): "device",
     ("zero", "offload", "parameters"): "device",
+    ("entrypoint",): "script",
+    ("container",): "image",
 }
 """Fields whose plain text is short for a mapping with this key, so that another key can be laid beside it."""
 

@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dsgen.ascend_sim import build, simulated_environment
+from dsgen.ascend_sim import build, simulated_environment, why_not
 from dsgen.catalog.devices import Device
 from dsgen.documents.atomic import write_set
 from dsgen.findings import DsgenError
@@ -28,6 +29,7 @@ FOLDER = Path("rehearsals")
 """Where rehearsals stand, under the current folder."""
 
 RECIPE = "rehearsal.yaml"
+METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,40 +82,51 @@ def prepare(path: Path, overrides: tuple[str, ...]) -> Prepared:
     return Prepared(checked=checked, plan=plan, stand_in=stand_in(checked, plan))
 
 
-def rehearse(prepared: Prepared, *, quiet: bool = False) -> Outcome:
-    """Train the stand-in, then once more from the checkpoint that it saved on the way.
+def make_folder(prepared: Prepared) -> Path:
+    """The rehearsal's folder, with the stand-in in it. Raises DsgenError, before anything is written, where the
+    simulated NPU cannot be built, and where no folder can be made."""
+    reason = why_not()
+    if reason is not None:
+        raise DsgenError(reason)
+    help = "start from a folder that you can write to"
+    folder = new_run_folder(Path.cwd() / FOLDER, prepared.plan.name, help=help)
+    write_stand_in(prepared, folder)
+    return folder
+
+
+def rehearse(prepared: Prepared, folder: Path, *, quiet: bool = False) -> Outcome:
+    """Train the stand-in that `make_folder` made, then once more from the checkpoint that it saved on the way.
 
     Builds the simulated NPU when it is not built yet. What the runs say goes to this process's output, with `quiet`
-    to its error output. Raises DsgenError where the simulated NPU cannot be built or the folder not be written.
+    to its error output. Raises DsgenError where the simulated NPU cannot be built.
     """
-    toolkit = build()
-    folder = new_run_folder(Path.cwd() / FOLDER, prepared.plan.name)
-    recipe = write_stand_in(prepared, folder)
-    environ = {**os.environ, **simulated_environment(toolkit, **_device(prepared.plan.device))}
-    runs = folder / "runs" / str(prepared.stand_in.fields["name"])
-    whole, again = runs / "001", runs / "002"
+    environ = {**os.environ, **simulated_environment(build(), **_device(prepared.plan.device))}
+    run = folder / "run"
 
     def launch(*words: str) -> int:
-        command = [sys.executable, "-m", "dsgen", "launch", *words, recipe.name]
+        # From the user's own folder: that is where a real job starts, and where the paths that are shown count from.
+        command = [sys.executable, "-m", "dsgen", "launch", *words]
         output = sys.stderr if quiet else None
-        return subprocess.run(
-            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=output, check=False
-        ).returncode
+        return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, stdout=output, check=False).returncode
 
-    code = launch()
+    code = launch(str(folder / RECIPE), "--run-dir", str(run))
+    losses, report = _losses(run), _report(run)
+    again: tuple[float | None, ...] = ()
     own_script = prepared.plan.entrypoint is not None
-    saved = (whole / "checkpoints" / f"step-{SAVED_AT:08d}").is_dir()
+    saved = (run / "checkpoints" / f"step-{SAVED_AT:08d}").is_dir()
     continued = code == 0 and (saved or not own_script)
     if continued:
-        # The newest checkpoint is then the one on the way, as after a crash; a new run goes on from it.
-        shutil.rmtree(whole / "checkpoints" / f"step-{STEPS:08d}", ignore_errors=True)
-        code = launch("--resume")
-    report = _report(whole)
+        # The newest checkpoint is then the one on the way, as after a crash.
+        shutil.rmtree(run / "checkpoints" / f"step-{STEPS:08d}", ignore_errors=True)
+        with suppress(FileNotFoundError):
+            (run / METRICS).rename(folder / f"first-{METRICS}")
+        code = launch(str(run), "--resume")
+        again = _losses(run)
     return Outcome(
         folder=folder,
         code=code,
-        losses=_losses(whole),
-        again=_losses(again),
+        losses=losses,
+        again=again,
         own_script=own_script,
         continued=continued,
         backend=report.get("backend"),
@@ -150,7 +163,7 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _losses(run: Path) -> tuple[float | None, ...]:
-    path = run / "metrics.jsonl"
+    path = run / METRICS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return tuple(json.loads(line)["loss"] for line in lines)
 

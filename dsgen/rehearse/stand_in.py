@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,13 @@ from typing import Any
 
 from dsgen.catalog.devices import load_device
 from dsgen.catalog.models import Architecture
+from dsgen.doctor.inputs import file_matches
 from dsgen.findings import DsgenError
 from dsgen.recipe.check import CheckedRecipe
 from dsgen.recipe.load import is_path
 from dsgen.recipe.plan import Plan
 from dsgen.recipe.view import data_files
+from dsgen.resources import local_path
 
 RANKS = 2
 LAYERS = 2
@@ -129,7 +130,7 @@ def _text(checked: CheckedRecipe, plan: Plan) -> tuple[dict[str, Any], list[str]
     fields: dict[str, Any] = {}
     changes = []
     named = data_files(recipe.data.files) if recipe.data else None
-    absent = [name for name in named or () if not glob.glob(str(folder / Path(name).expanduser()), recursive=True)]  # noqa: PTH207
+    absent = [name for name in named or () if not file_matches(local_path(folder, name))]
     if absent:
         mode = "packed" if plan.data.mode == "instruction" else plan.data.mode
         fields["data"] = {
@@ -144,7 +145,7 @@ def _text(checked: CheckedRecipe, plan: Plan) -> tuple[dict[str, Any], list[str]
         if mode != plan.data.mode:
             changes.append("mode: packed, since that text has no prompts and answers")
     tokenizer = plan.data.tokenizer
-    if is_path(tokenizer) and not (folder / Path(tokenizer).expanduser()).exists():
+    if is_path(tokenizer) and not local_path(folder, tokenizer).exists():
         fields["tokenizer"] = "bytes"
         changes.append(f"tokens: bytes, since there is no tokenizer at {tokenizer} here")
     return fields, changes

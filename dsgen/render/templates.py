@@ -16,6 +16,7 @@ from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dsgen.findings import DsgenError
+from dsgen.resources import cache_folder
 
 
 def environment(sources: Mapping[str, str], *, cached: bool = False) -> jinja2.Environment:
@@ -45,13 +46,12 @@ class _Cache(jinja2.FileSystemBytecodeCache):
 
 def _compiled_before() -> _Cache | None:
     """Templates that an earlier rendering compiled, which is a tenth of a rendering's time; None where no folder of
-    this user's alone can be had. The folder is DSGEN_CACHE_DIR or ~/.cache/dsgen, with `templates` in it."""
-    root = os.environ.get("DSGEN_CACHE_DIR") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/dsgen"
+    this user's alone can be had. The folder is `cache_folder("templates")`."""
     try:
-        folder = Path(root).expanduser() / "templates"
+        folder = cache_folder("templates")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
-    except (OSError, RuntimeError):
+    except OSError:
         return None
     # What is loaded from there is run: nobody else may write to it.
     if state.st_uid != os.getuid() or state.st_mode & 0o022:

@@ -325,7 +325,10 @@ def _choose(run: Session, wanted: str) -> tuple[Path, Manifest] | None:
     elif (named / FOLDER).is_dir():
         candidates = complete_checkpoints(named)
     else:
-        raise RuntimeProblem(f"{named} is neither a checkpoint nor a run folder with checkpoints")
+        raise RuntimeProblem(
+            f"{named} is neither a checkpoint nor a run folder with checkpoints",
+            "name another, or leave --resume out to start from the beginning",
+        )
     proposed = 0
     while True:
         # Rank 0 proposes: a file system may show the ranks different states.

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from dsgen.resources import CACHE_VARIABLE, cache_folder
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Settings
 from dsgen.runtime.text import BadRows, Row, describe, read_rows
 from dsgen.runtime.tokens import Tokenizer
 
-CACHE_VARIABLE = "DSGEN_CACHE_DIR"
 _FORMAT = 1
 _ROWS_AT_ONCE = 512
 _UNUSED_SECONDS = 30 * 86400
@@ -90,15 +90,13 @@ def _remove_unused(cache: Path) -> None:
 
 
 def _cache_folder(run_dir: Path) -> Path:
-    named = os.environ.get(CACHE_VARIABLE)
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsgen"
-    folder = base / "tokens"
     try:
+        folder = cache_folder("tokens")
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
     except OSError:
-        if named:
+        if os.environ.get(CACHE_VARIABLE):
             raise
     folder = run_dir / "tokens"
     folder.mkdir(parents=True, exist_ok=True)

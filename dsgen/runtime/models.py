@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsgen.resources import local_path
 from dsgen.runtime.memory import reclaim
-from dsgen.runtime.paths import local_path
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Settings
 

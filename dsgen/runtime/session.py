@@ -15,7 +15,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsgen.runtime.accelerator import choose_accelerator
 from dsgen.runtime.arguments import (
@@ -39,13 +39,18 @@ from dsgen.runtime.tokens import load_tokenizer
 
 STOP_FILE = "stop"
 
+_MADE_BY_START = frozenset(
+    {"arguments", "ranks", "journal", "config", "accelerator", "device", "memory", "corpus", "run_dir", "zero_stage"}
+)
+"""What a session has only inside its `with` block."""
+
 
 class Session:
     """A rank's view of the run; `start` makes one.
 
     Inside the `with` block the process group is up. Leaving it in good order takes the group down; leaving it by an
     exception writes `errors/rank-N.json` and ends the process at once, since other ranks may wait in a collective
-    that this one will never join.
+    that this one will never join. An exception after the block leaves the same file.
     """
 
     settings: Settings
@@ -76,7 +81,6 @@ class Session:
         self.console = Console()
         self.stop_requested = False
         self.started = time.time()
-        self.finished = False
 
     @property
     def run_dir(self) -> Path:
@@ -104,6 +108,19 @@ class Session:
             self._end_badly(error)
             return
         disconnect()
+        sys.excepthook = self._failed_afterwards
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what is not there, as most things are not before the `with` block."""
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _MADE_BY_START:
+                message = (
+                    f"run.{name} is not there yet: the run begins with `with runtime.start() as run:`, and is used in "
+                    "that block only"
+                )
+            raise AttributeError(message)
 
     def _start(self) -> None:
         if self._own_script:
@@ -214,6 +231,15 @@ class Session:
                     stream.flush()
             # No interpreter shutdown: it would wait for collectives whose partners do not know of the error.
             os._exit(code)
+
+    def _failed_afterwards(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """For `sys.excepthook`: what ends the process after the `with` block is told where what ends it inside is."""
+        text = "".join(traceback.format_exception(kind, error, trace))
+        error = as_problem(error, self.run_dir)
+        with suppress(OSError):
+            self._tell(self.ranks.rank, error, isinstance(error, RuntimeProblem), text)
+        with suppress(OSError):
+            write_error(self.run_dir, self.ranks.rank, error, text)
 
     def _tell(self, rank: int, error: BaseException, known: bool, text: str) -> None:
         if isinstance(error, RuntimeProblem):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dsgen.runtime.paths import local_path
+from dsgen.resources import local_path
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Data
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsgen.runtime.paths import local_path
+from dsgen.resources import local_path
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.settings import Settings
 

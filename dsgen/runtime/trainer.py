@@ -80,7 +80,10 @@ def trainer_checkpoint(run: Session) -> str | None:
     if found is None and named.name.startswith("checkpoint-") and named.is_dir():
         found = str(named)
     if found is None and wanted != "auto":
-        raise RuntimeProblem(f"{named} holds no checkpoint of a Trainer")
+        raise RuntimeProblem(
+            f"{named} holds no checkpoint of a Trainer",
+            "name another, or leave --resume out to start from the beginning",
+        )
     done = int(found.rsplit("-", 1)[1]) if found else 0
     # Trainer would train one step too many.
     if run.settings.steps is not None and done >= run.settings.steps:

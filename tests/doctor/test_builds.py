@@ -92,6 +92,10 @@ def test_tools(
     needed = by_name(check_builds(subject(machine(), zero={"stage": 2, "offload": {"optimizer": "cpu"}})))
     assert needed["builds.tools"].state is State.ERROR
     unneeded = by_name(check_builds(subject(machine())))
+    with monkeypatch.context() as patch:
+        patch.setattr(builds, "missing_tools", lambda *, ninja: ["ninja"] if ninja else [])
+        waiting = Subject(probe=machine(), installs=True)
+        assert by_name(check_builds(waiting))["builds.tools"].state is State.OK
     assert unneeded["builds.tools"].state is State.WARNING
     assert unneeded["builds.operators"].found == "the job compiles none"
 

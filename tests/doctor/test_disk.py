@@ -40,6 +40,11 @@ def test_without_a_recipe_room_to_start_is_enough(monkeypatch: pytest.MonkeyPatc
         assert check.state is state
 
 
+def test_the_disk_is_that_of_the_run(tmp_path: Path) -> None:
+    (check,) = check_disk(Subject(probe=Machine(), run_dir=tmp_path / "runs" / "001"))
+    assert f"are free in {tmp_path}" in check.found
+
+
 def test_the_nearest_folder_that_exists(tmp_path: Path) -> None:
     assert existing_parent(tmp_path / "a" / "b") == tmp_path
     assert existing_parent(tmp_path) == tmp_path

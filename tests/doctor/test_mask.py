@@ -52,8 +52,12 @@ def test_a_job_of_several_nodes_takes_whole_nodes(
     capture: Callable[..., Captured], subject: Callable[..., Subject]
 ) -> None:
     hardware = {"device": "910b3", "per_node": 8, "nodes": 2, "hosts": ["a", "b"]}
-    (check,) = check_mask(subject(capture(EIGHT, environment={NPU: "0,1,2,3,4,5,6,7"}), hardware=hardware))
+    probe = capture(EIGHT, environment={NPU: "0,1,2,3,4,5,6,7"})
+    (check,) = check_mask(subject(probe, hardware=hardware))
     assert (check.state, check.remedy.split(",")[0]) == (State.ERROR, f"unset {NPU}")
+    # torchrun is started on every node, which may have a mask of its own.
+    (check,) = check_mask(subject(probe, hardware=hardware, launcher="torchrun"))
+    assert check.state is State.OK
 
 
 def test_a_mask_that_something_else_reads(

@@ -31,6 +31,15 @@ def test_a_port_is_free_when_nobody_listens(taken: int) -> None:
     assert is_free(port)
 
 
+def test_the_hccl_of_the_simulated_npu_opens_none(
+    machine: Callable[..., Machine], subject: Callable[..., Subject], taken: int
+) -> None:
+    environ = {"HCCL_IF_BASE_PORT": str(min(taken, 65520))}
+    assert by_name(check_ports(subject(machine(environ=environ))))["ports.hccl"].state is State.ERROR
+    simulated = by_name(check_ports(subject(machine(environ={**environ, "DSGEN_SIMULATED_NPU": "1"}))))["ports.hccl"]
+    assert simulated.state is State.SKIPPED
+
+
 def test_the_port_of_rank_0(machine: Callable[..., Machine], subject: Callable[..., Subject], taken: int) -> None:
     def judged(port: str | None, **changes: object) -> tuple[State, str, str]:
         environ = {} if port is None else {"MASTER_PORT": port}

@@ -50,6 +50,17 @@ def test_nothing_captured(capture: Callable[..., Captured]) -> None:
     assert check.state is State.SKIPPED
 
 
+def test_a_cpu_torch_for_cuda(
+    machine: Callable[..., Machine], subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "torch_build", lambda: "cpu")
+    monkeypatch.setattr(Machine, "version", lambda self, package: PACKAGES.get(package))
+    cuda = {"device": "cuda-a100-80g", "per_node": 8}
+    checks = by_name(check_packages(subject(machine(), hardware=cuda)))
+    assert (checks["packages.torch"].state, "CPU build" in checks["packages.torch"].found) == (State.ERROR, True)
+    assert by_name(check_packages(subject(machine())))["packages.torch"].state is State.OK
+
+
 def test_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     (good,) = check_python(Subject(probe=Machine()))
     assert (good.state, sys.executable in good.found) == (State.OK, True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgen.recipe.plan import Entrypoint
 from tests.launch.conftest import REPOSITORY, Experiment, alive, make_plan, wait_for
 
 Make = Callable[..., Experiment]
@@ -115,6 +116,11 @@ class TestResume:
         assert code == 0
         assert "no earlier run has a checkpoint" in out
 
+    def test_a_run_without_a_checkpoint_is_told(self, job: Experiment) -> None:
+        assert _launch(job, "experiment")[0] == 0
+        _, out, _ = _launch(job, "runs/tiny/001", "--resume")
+        assert "no checkpoint stands in runs/tiny/001: starting from the beginning" in out
+
     def test_a_named_folder_can_be_started_and_gone_on_with_by_one_command(self, job: Experiment) -> None:
         for _ in range(2):
             assert _launch(job, "experiment", "--run-dir", "named", "--resume")[0] == 0
@@ -126,6 +132,67 @@ class TestResume:
         assert code == 2
         assert "was made from other files: ds_config.json" in err
         assert (job.run_dir / "ds_config.json").read_text() == "{}\n"
+
+
+OWN = """\
+import json, os, pathlib, sys
+folder = pathlib.Path(os.environ["DSGEN_RUN_DIR"])
+(folder / f"saw-{os.environ['RANK']}").write_text(os.environ.get("DSGEN_RESUME", "nothing"))
+print("the script is heard")
+for line in os.environ.get("OWN_EVENTS", "").split():
+    with (folder / "events.jsonl").open("a") as stream:
+        stream.write(line + "\\n")
+"""
+
+
+class TestOwnScript:
+    """A script that knows nothing of dsgen: what --resume finds of it, and what is said of it at its end."""
+
+    @pytest.fixture
+    def own(self, experiment: Make, tmp_path: Path) -> Experiment:
+        script = tmp_path / "own.py"
+        script.write_text(OWN)
+        own = experiment(make_plan(entrypoint=Entrypoint(script=str(script), args=(), local_rank=False)))
+        (own.folder / "train.py").unlink()
+        (own.folder / "settings.json").write_text("{}\n")
+        del own.environ["DSGEN_RUN_DIR"]
+        own.run_dir = tmp_path / "runs" / "tiny" / "001"
+        return own
+
+    def test_its_last_run_is_gone_on_from(self, own: Experiment) -> None:
+        code, out, _ = _launch(own, "experiment", "--resume")
+        assert code == 0
+        assert "no earlier run left anything to go on from: starting from the beginning" in out
+        assert (own.run_dir / "saw-0").read_text() == "nothing"
+        code, out, _ = _launch(own, "experiment", "--resume")
+        assert code == 0
+        assert "going on from runs/tiny/001, which holds saw-0, saw-1: dsgen knows no checkpoint there" in out
+        assert (own.run_dir.parent / "002" / "saw-1").read_text() == str(own.run_dir)
+
+    def test_it_goes_on_in_place(self, own: Experiment) -> None:
+        assert _launch(own, "experiment")[0] == 0
+        code, out, _ = _launch(own, "runs/tiny/001", "--resume")
+        assert code == 0
+        assert "(DSGEN_RESUME)" in out
+        assert (own.run_dir / "saw-0").read_text() == "auto"
+
+    def test_where_its_output_is(self, own: Experiment) -> None:
+        _, out, _ = _launch(own, "experiment")
+        assert "finished: the script ended without an error and wrote no report.json" in out
+        assert "output of the script: runs/tiny/001/logs/launcher.log" in out
+        assert "the script is heard" in (own.run_dir / "logs" / "launcher.log").read_text()
+
+    def test_it_never_finished(self, own: Experiment) -> None:
+        code, out, _ = _launch(own, "experiment", OWN_EVENTS='{"event":"plan","steps":9}')
+        assert code == 0
+        assert "but without runtime.finish: it told of 0 of 9 steps" in out
+        assert "finished:" not in out
+
+    def test_its_settings_are_gone(self, own: Experiment) -> None:
+        (own.folder / "settings.json").unlink()
+        code, _, err = _launch(own, "experiment")
+        assert code == 2
+        assert "is no rendered folder: it has no settings.json" in err
 
 
 class TestFailure:
@@ -244,9 +311,18 @@ class TestDryRun:
         assert sorted(job.folder.parent.rglob("*")) == before
 
     def test_an_ascend_recipe_on_a_machine_without_npus(self, job: Experiment) -> None:
+        """The command is shown, and the exit code says that it would be refused here."""
         code, out, err = _launch(job, str(TINY.with_name("tiny-npu.yaml")), "--dry-run")
-        assert code == 0, err
+        assert code == 1
         assert "export DS_ACCELERATOR=npu" in out
+        assert "there is no CANN here" in err
+        assert "so it would be refused on this machine" in err
+
+    def test_a_refusal_of_launch_sh_too(self, job: Experiment) -> None:
+        recipe = str(TINY.with_name("tiny-npu.yaml"))
+        code, _, err = _launch(job, recipe, "--dry-run", ASCEND_RT_VISIBLE_DEVICES="1,0")
+        assert code == 1
+        assert "the numbers must ascend" in err
 
     def test_a_folder(self, job: Experiment) -> None:
         code, out, _ = _launch(job, "experiment", "--dry-run", "--run-dir", "a b")
@@ -286,7 +362,8 @@ class TestWrongUse:
         recipe.write_text(f"extends: {TINY.with_name('tiny-npu.yaml')}\nname: r\ntokenizer: ./nowhere\n")
         code, _, err = _launch(job, str(recipe))
         assert code == 1
-        assert {"LCH101", "LCH103", "LCH132"} <= set(re.findall(r"LCH\d+", err))
+        named = set(re.findall(r"^error\[([\w.]+)\]", err, re.MULTILINE))
+        assert {"cann.environment", "container.devices", "inputs.tokenizer"} <= named
         assert not (job.folder.parent / "runs").exists()
 
 

@@ -331,6 +331,14 @@ class TestFoldersOfRuns:
         runs = job.folder.parent / "runs" / "tiny"
         assert sorted(path.name for path in runs.iterdir()) == [f"{number:03d}" for number in range(1, 7)]
 
+    @pytest.mark.parametrize(("named", "folder"), [(None, "/runs/tiny/001"), ("x", "/x")])
+    def test_under_the_root(self, experiment: Make, named: str | None, folder: str) -> None:
+        job = experiment()
+        environ = {**job.environ, "DSGEN_DRY_RUN": "1", "DSGEN_RUN_DIR": named or ""}
+        command = ["bash", str(job.folder / "launch.sh")]
+        done = subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True, check=True)
+        assert f"--run-dir {folder} " in done.stdout
+
     def test_a_folder_that_cannot_be_made_is_said(self, experiment: Make) -> None:
         job = experiment()
         del job.environ["DSGEN_RUN_DIR"]

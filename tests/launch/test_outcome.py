@@ -109,6 +109,13 @@ def test_what_launch_sh_says_last_is_the_reason(run_dir: Path) -> None:
     assert failure.last_lines == ("launch.sh: A=1 stays", "Traceback", "ImportError: x")
 
 
+def test_where_ranks_without_a_message_printed(run_dir: Path) -> None:
+    (run_dir / "logs" / "launcher.log").write_text("exits with return code = 3\n")
+    assert find_failure(run_dir, 3).help == ""
+    (run_dir / "logs" / "rank-0.log").write_text("the last words\n")
+    assert "logs/rank-*.log" in find_failure(run_dir, 3).help
+
+
 def test_only_this_attempt_of_the_launchers_log_counts(run_dir: Path) -> None:
     log = run_dir / "logs" / "launcher.log"
     log.write_text("exits with return code = -9\n")
@@ -169,6 +176,26 @@ def test_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "finished: 1 steps",
         "run folder: runs/a/001",
     ]
+    own = summary.ended_well({"status": "finished", "steps": 1}, folder, own_script=True)
+    assert own[1] == "output of the script: runs/a/001/logs/launcher.log"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "rank-0.log").touch()
+    own = summary.ended_well({"status": "finished", "steps": 1}, folder, own_script=True)
+    assert own[1] == "output of the script: runs/a/001/logs/rank-0.log, and of the other ranks beside it"
+
+
+def test_a_script_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "a" / "001"
+    folder.mkdir(parents=True)
+    (folder / ".started").touch()
+    assert summary.stopped_hard(folder)[0].startswith("stopped before the ranks could save")
+    assert summary.stopped_hard(folder, own_script=True)[0] == (
+        "stopped; the script wrote no report.json, so what it saved is not known"
+    )
+    assert "go on with" not in "".join(summary.stopped_hard(folder, own_script=True))
+    (folder / "best.pt").touch()
+    assert summary.stopped_hard(folder, own_script=True)[-1] == "go on with: dsgen launch runs/a/001 --resume"
 
 
 OOM = (
@@ -185,6 +212,19 @@ def test_a_known_failure_is_explained(run_dir: Path) -> None:
     assert failure.message.startswith("NPU 0 has no room for 1.50 GiB more: 1.20 GiB of 2.00 GiB are allocated")
     assert "activation_checkpointing: full" in failure.help
     assert failure.last_lines == ()
+
+
+def test_an_operator_that_the_simulated_npu_lacks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "aclnnForeachMulScalar or aclnnForeachMulScalarGetWorkspaceSize not in libopapi.so, or it was not found."
+    _error(run_dir, 0, 1.0, message, type="RuntimeError")
+    monkeypatch.setenv("DSGEN_SIMULATED_NPU", "1")
+    failure = find_failure(run_dir, 1)
+    assert failure.message.startswith(
+        "the simulated NPU does not know the operator aclnnForeachMulScalar: that is a lack"
+    )
+    assert failure.help.startswith("set DSGEN_SIMULATED_NPU_OPS=all")
+    monkeypatch.delenv("DSGEN_SIMULATED_NPU")
+    assert find_failure(run_dir, 1).message.startswith("CANN has no operator aclnnForeachMulScalar here")
 
 
 def test_the_cause_counts_not_the_rank_that_waited_for_it(run_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from dsgen.ascend_sim import why_not
+from dsgen.cli.main import main_code
+from dsgen.rehearse import rehearsal
 from dsgen.rehearse.stand_in import SAVED_AT, STEPS
 
 from ..conftest import RECIPES, REPOSITORY
@@ -45,6 +48,11 @@ def test_the_largest_job_in_small(tmp_path: Path) -> None:
     assert verdict["losses_from_checkpoint"] == verdict["losses"][SAVED_AT:]
     assert verdict["device_peak_bytes"] > 0
     assert "simulated NPU" in done.stderr
+    # Paths that are shown count from the user's folder.
+    shown = re.search(r"^run folder: (\S+)$", done.stderr, re.MULTILINE)
+    assert shown is not None
+    assert (tmp_path / shown[1] / "metrics.jsonl").is_file()
+    assert shown[1] == "rehearsals/70b-zero3-offload/001/run"
 
 
 def test_without_torch_npu(tmp_path: Path) -> None:
@@ -55,4 +63,25 @@ def test_without_torch_npu(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "pip install" in done.stderr or "apt-get install" in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stdout == "", "no plan of what is not done"
+    in_json = rehearse(tmp_path, str(RECIPES / "tiny-npu.yaml"), "--format", "json")
+    assert in_json.returncode == 2
+    assert "the simulated NPU needs" in json.loads(in_json.stdout)["error"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused before the plan is shown, and as JSON where that was asked for."""
+    monkeypatch.setattr(rehearsal, "why_not", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rehearsals").write_text("a file")
+    recipe = str(RECIPES / "tiny-npu.yaml")
+    assert main_code(["rehearse", recipe]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "help: start from a folder that you can write to\n" in said.err
+    for words in ([recipe], [str(RECIPES / "tiny-cpu.yaml")]):
+        assert main_code(["rehearse", *words, "--format", "json"]) == 2
+        assert set(json.loads(capsys.readouterr().out)) == {"error", "help"}
+    assert main_code(["rehearse", "none.yaml", "--format", "json"]) == 2
+    assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "DOC001"

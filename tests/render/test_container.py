@@ -91,7 +91,6 @@ def test_what_is_mounted(start: Start, tmp_path: Path) -> None:
         f"type=bind,source={tmp_path},target={tmp_path}",
         f"type=bind,source={texts},target={texts}",
         f"type=bind,source={texts},target=/texts,readonly",
-        f"type=bind,source={texts},target={texts},readonly",
     ]
     assert values(words, "--shm-size") == [str(2**30)] and "--ipc" not in words
     assert values(words, "--network") == ["bridge"]
@@ -118,26 +117,78 @@ def render(recipe: Path, folder: Path) -> str:
     return text
 
 
+def refused(tmp_path: Path, *, cwd: Path | str | None = None, **environ: str) -> str:
+    """What container.sh says as it refuses to start."""
+    engine = tmp_path / "bin" / "docker"
+    engine.parent.mkdir(exist_ok=True)
+    engine.write_text("#!/bin/sh\nexit 3\n")
+    engine.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(tmp_path / "out" / "container.sh")],
+        cwd=cwd or tmp_path,
+        env={"PATH": f"{engine.parent}{os.pathsep}{os.environ['PATH']}", **environ},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_mount_at_a_place_that_is_taken(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    """The same folder once more is passed over; another one at the place of one that is mounted anyway is refused."""
+    mounts = ["/usr/local/Ascend/driver", f"{tmp_path}/"]
+    render(write_recipe(container={"image": IMAGE, "mounts": mounts}), tmp_path / "out")
+    assert values(dry(tmp_path), "--mount") == [
+        f"type=bind,source={tmp_path},target={tmp_path}",
+        "type=bind,source=/usr/local/Ascend/driver,target=/usr/local/Ascend/driver",
+    ]
+    shutil.rmtree(tmp_path / "out")
+    render(write_recipe(container={"image": IMAGE, "mounts": [f"/opt:{tmp_path}"]}, **CPU), tmp_path / "out")
+    said = refused(tmp_path)
+    assert f"{tmp_path} would be both {tmp_path} and /opt: change mounts in the recipe" in said
+
+
+@pytest.mark.skipif(Path("/dev/davinci0").exists(), reason="there are NPUs here")
+@pytest.mark.parametrize("devices", ["nodes", "runtime"])
+def test_npus_that_are_not_here(write_recipe: Callable[..., Path], tmp_path: Path, devices: str) -> None:
+    container = {"image": IMAGE, "devices": devices}
+    render(write_recipe(container=container), tmp_path / "out")
+    assert "this host has no NPU 0 (/dev/davinci0), and the recipe needs 8" in refused(tmp_path)
+    few = refused(tmp_path, DSGEN_DRY_RUN="1", ASCEND_RT_VISIBLE_DEVICES="2,5")
+    assert "ASCEND_RT_VISIBLE_DEVICES=2,5 names 2 devices, the recipe needs 8" in few
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there are GPUs here")
+def test_gpus_that_are_not_here(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    render(write_recipe(container=IMAGE, hardware={"device": "cuda-a100-80g", "per_node": 2}), tmp_path / "out")
+    assert "this host shows no CUDA device" in refused(tmp_path)
+    few = refused(tmp_path, CUDA_VISIBLE_DEVICES="GPU-5f")
+    assert "CUDA_VISIBLE_DEVICES=GPU-5f names 1 devices, the recipe needs 2" in few
+
+
 def test_npus(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
     render(write_recipe(container=IMAGE), tmp_path / "out")
     common = ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
     assert values(dry(tmp_path), "--device") == [*(f"/dev/davinci{n}" for n in range(8)), *common]
-    some = dry(tmp_path, ASCEND_RT_VISIBLE_DEVICES="2,5")
-    assert values(some, "--device") == ["/dev/davinci2", "/dev/davinci5", *common]
+    some = dry(tmp_path, ASCEND_RT_VISIBLE_DEVICES="2,5,6,7,8,9,10,11")
+    assert values(some, "--device") == [*(f"/dev/davinci{n}" for n in (2, 5, *range(6, 12))), *common]
     assert "type=bind,source=/usr/local/Ascend/driver,target=/usr/local/Ascend/driver,readonly" in some
 
 
 def test_ascend_runtime_and_gpus(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
     render(write_recipe(container={"image": IMAGE, "devices": "runtime"}), tmp_path / "out")
-    words = dry(tmp_path, ASCEND_RT_VISIBLE_DEVICES="2,5")
-    assert values(words, "--device") == [] and "ASCEND_VISIBLE_DEVICES=2,5" in values(words, "--env")
+    words = dry(tmp_path)
+    assert values(words, "--device") == [] and "ASCEND_VISIBLE_DEVICES=0,1,2,3,4,5,6,7" in values(words, "--env")
     shutil.rmtree(tmp_path / "out")
     cuda = {"device": "cuda-a100-80g", "per_node": 2}
     render(write_recipe(container=IMAGE, hardware=cuda), tmp_path / "out")
     assert values(dry(tmp_path), "--gpus") == ['"device=0,1"']
     shutil.rmtree(tmp_path / "out")
     render(write_recipe(container={"image": IMAGE, "engine": "podman"}, hardware=cuda), tmp_path / "out")
-    assert values(dry(tmp_path, CUDA_VISIBLE_DEVICES="3"), "--device") == ["nvidia.com/gpu=3"]
+    assert values(dry(tmp_path, CUDA_VISIBLE_DEVICES="3,1"), "--device") == [
+        "nvidia.com/gpu=3",
+        "nvidia.com/gpu=1",
+    ]
 
 
 @pytest.mark.parametrize("device", ["ascend-910b3-64g", "cuda-a100-80g", "cpu"])
@@ -156,12 +207,4 @@ def test_is_clean_for_shellcheck(write_recipe: Callable[..., Path], tmp_path: Pa
 
 def test_the_whole_host_is_not_mounted(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
     render(write_recipe(container=IMAGE, **CPU), tmp_path / "out")
-    done = subprocess.run(
-        ["bash", str(tmp_path / "out" / "container.sh")],
-        cwd="/",
-        env={"PATH": os.environ["PATH"], "DSGEN_DRY_RUN": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "start this from another folder" in done.stderr
+    assert "start this from another folder" in refused(tmp_path, cwd="/", DSGEN_DRY_RUN="1")

@@ -56,9 +56,8 @@ def become_rank(job: dict[str, Any], rank: int, port: int) -> None:
         if isinstance(leave.code, str):
             print(leave.code, file=sys.stderr)
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
+        # As Python itself does at the end of a script.
+        sys.excepthook(*sys.exc_info())
         code = 99
     sys.stdout.flush()
     sys.stderr.flush()

@@ -16,6 +16,7 @@ from dsgen.runtime.accelerator import check_accelerator
 from dsgen.runtime.arguments import Ranks as RankNumbers
 from dsgen.runtime.arguments import parse_arguments, read_ranks
 from dsgen.runtime.problems import RuntimeProblem
+from dsgen.runtime.session import start
 from dsgen.runtime.settings import Checkpoint
 from tests.runtime.conftest import Ranks, Result, ds_config, replace, settings, write_job
 
@@ -246,12 +247,19 @@ def test_lost_data_costs_nothing(ranks: Ranks, tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_refusals_with_a_model(ranks: Ranks, tmp_path: Path) -> None:
+def test_fp16_where_the_cpu_has_none(ranks: Ranks, tmp_path: Path) -> None:
+    import torch
+
+    if torch.ops.mkldnn._is_mkldnn_fp16_supported():
+        pytest.skip("oneDNN has fp16 for this CPU, so DeepSpeed trains in it")
     half = settings(model={"dtype": "fp16"})
     result = ranks.run(tmp_path / "half", half, ds_config(half, 2))
     assert result.codes == [2, 2]
     assert "does not train in fp16 on this cpu" in result.errors[0]["message"]
 
+
+@pytest.mark.train
+def test_configs_that_are_not_those_of_the_script(ranks: Ranks, tmp_path: Path) -> None:
     job = settings()
     other = ds_config(replace(job, micro_batch=1, accumulation=4), 2, bf16={"enabled": True})
     result = ranks.run(tmp_path / "other", job, other)
@@ -279,6 +287,34 @@ def test_unexpected_error(ranks: Ranks, tmp_path: Path) -> None:
     assert "Traceback" not in result.console(1)
     assert "Traceback" in result.log(1)
     assert not (tmp_path / "run" / "report.json").exists()
+
+
+@pytest.mark.train
+def test_an_error_after_the_block(ranks: Ranks, tmp_path: Path) -> None:
+    """It is told where one inside the block is, though the training has ended well."""
+    job = settings(steps=1)
+    script = write_job(tmp_path, job, ds_config(job, 2))
+    train = "        runtime.train(run, engine, data)\n"
+    after = "    if run.ranks.rank == 1:\n        raise KeyError('too late')\n"
+    script.write_text(script.read_text().replace(train, train + after))
+    result = ranks.run_script(script, tmp_path / "run")
+    assert result.codes == [0, 99]
+    assert result.report["status"] == "finished"
+    assert set(result.errors) == {1}
+    assert (result.errors[1]["type"], result.errors[1]["message"]) == ("KeyError", "'too late'")
+    assert "too late" in result.errors[1]["traceback"]
+    assert "error: rank 1: KeyError: 'too late'" in result.console(1)
+    assert "Traceback" in result.log(1)
+
+
+def test_a_session_is_used_inside_its_block(tmp_path: Path) -> None:
+    run = start(settings(), tmp_path)
+    for name in ("corpus", "journal", "run_dir", "zero_stage"):
+        with pytest.raises(AttributeError, match=rf"run\.{name} is not there yet: the run begins with `with runtime"):
+            getattr(run, name)
+    with pytest.raises(AttributeError, match="'Session' object has no attribute 'corpsu'"):
+        getattr(run, "corpsu")  # noqa: B009
+    assert not run.stop_requested
 
 
 def test_version_of_the_api() -> None:

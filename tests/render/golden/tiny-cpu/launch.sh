@@ -19,7 +19,7 @@ stop_seconds=${DSGEN_STOP_SECONDS:-120}
 dry_run=${DSGEN_DRY_RUN:-}
 
 here=$(dirname -- "${BASH_SOURCE[0]:-$0}")
-[[ $here == /* ]] || here=$PWD/$here
+[[ $here == /* ]] || here=${PWD%/}/$here
 base_dir=${DSGEN_BASE_DIR:-$here}
 
 # A closed terminal must not end a script that still has ranks to stop.
@@ -90,7 +90,7 @@ port=${MASTER_PORT:-$(free_port)}
 [[ $port =~ ^[0-9]+$ ]] || fail "no usable port for rank 0: MASTER_PORT='$port'"
 
 next_run_dir() {
-  local root=$PWD/runs/$name number=0 taken
+  local root=${PWD%/}/runs/$name number=0 taken
   for taken in "$root"/[0-9]*; do
     taken=${taken##*/}
     [[ ! $taken =~ ^[0-9]+$ ]] || ((10#$taken <= number)) || number=$((10#$taken))
@@ -98,7 +98,7 @@ next_run_dir() {
   printf '%s/%03d\n' "$root" $((number + 1))
 }
 if [ -n "$run_dir" ]; then
-  [[ $run_dir == /* ]] || run_dir=$PWD/$run_dir
+  [[ $run_dir == /* ]] || run_dir=${PWD%/}/$run_dir
   [ -n "$dry_run" ] || mkdir -p -- "$run_dir"
 else
   run_dir=$(next_run_dir)
