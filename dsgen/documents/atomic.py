@@ -87,3 +87,23 @@ def _sync(folder: Path) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give an existing file new content, all of it or nothing; its permissions stay, and a link stays a link.
+
+    Raises OSError.
+    """
+    real = path.resolve()
+    fd, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
+    fresh = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        shutil.copymode(real, fresh)
+        fresh.replace(real)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsgen.documents.positions import Path, Position
+from dsgen.documents.notes import Note
+from dsgen.documents.positions import Path, Position, Span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,12 @@ class Document:
     values: Mapping[Path, Position] = field(default_factory=dict)
     keys: Mapping[Path, Position] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    """What a strict JSON reader would refuse or read otherwise."""
+    spans: Mapping[Path, Span] = field(default_factory=dict)
+    """Where values stand in the text of `file`."""
+    key_spans: Mapping[Path, Span] = field(default_factory=dict)
+    """Where keys stand in the text of `file`, with their quotes."""
 
     def at(self, path: Path) -> Position:
         """Position of the value at `path`, or of its nearest ancestor that stands in the document."""

@@ -18,6 +18,9 @@ class Position:
         return f"{self.file}:{self.line}:{self.column}"
 
 
+Span = tuple[int, int]
+"""Start and end of a piece of a text, in characters from 0; the end is the first that is not part of it."""
+
 Path = tuple[str | int, ...]
 """The way to a node from the root of a document: mapping keys and list indices."""
 

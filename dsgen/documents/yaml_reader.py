@@ -15,7 +15,7 @@ import yaml
 
 from dsgen.documents.document import Document
 from dsgen.documents.errors import DocumentError
-from dsgen.documents.positions import Path, Position
+from dsgen.documents.positions import Path, Position, Span
 
 MAX_BYTES = 4 * 2**20
 MAX_DEPTH = 64
@@ -58,25 +58,37 @@ def read_bytes(path: FilePath) -> bytes:
 
 def read_yaml_bytes(data: bytes, file: str) -> Document:
     """Read YAML from bytes (UTF-8, with or without a byte order mark). Raises DocumentError."""
+    return read_yaml_text(decode(data, file).removeprefix("\ufeff"), file)
+
+
+def decode(data: bytes, file: str) -> str:
+    """The text of a document, with its byte order mark if it has one. Raises DocumentError when it is not UTF-8."""
     if len(data) > MAX_BYTES:
         raise DocumentError(f"is larger than {MAX_BYTES // 2**20} MiB", Position(file))
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start]
         line = before.count(b"\n") + 1
-        column = len(before) - (before.rfind(b"\n") + 1) + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
         raise DocumentError(
             f"byte 0x{data[error.start]:02x} is not UTF-8", Position(file, line, column), help="save the file as UTF-8"
         ) from None
-    return read_yaml_text(text, file)
 
 
 def read_yaml_text(text: str, file: str) -> Document:
     """Read one YAML document from text. An empty document has the value None. Raises DocumentError."""
     builder = _Builder(text, file)
     value = builder.build()
-    return Document(file=file, value=value, values=builder.values, keys=builder.keys, sources={file: text})
+    return Document(
+        file=file,
+        value=value,
+        values=builder.values,
+        keys=builder.keys,
+        sources={file: text},
+        spans=builder.spans,
+        key_spans=builder.key_spans,
+    )
 
 
 def scalar(text: str) -> Any:
@@ -100,6 +112,10 @@ def scalar(text: str) -> Any:
     return text
 
 
+def _span(event: Any) -> Span:
+    return event.start_mark.index, event.end_mark.index
+
+
 class _Builder:
     """Builds the value and the position maps from the parser's events."""
 
@@ -108,6 +124,8 @@ class _Builder:
         self.file = file
         self.values: dict[Path, Position] = {}
         self.keys: dict[Path, Position] = {}
+        self.spans: dict[Path, Span] = {}
+        self.key_spans: dict[Path, Span] = {}
         self._nodes = 0
         self._anchors: dict[str, list[Any]] = {}
         self._recording: list[tuple[str, int, list[Any]]] = []
@@ -195,6 +213,7 @@ class _Builder:
     def _content(self, event: Any, events: Iterator[Any], path: Path, depth: int, place: Position) -> Any:
         self.values[path] = place
         if isinstance(event, yaml.ScalarEvent):
+            self.spans[path] = _span(event)
             return self._scalar(event, place)
         tag = event.tag
         if isinstance(event, yaml.SequenceStartEvent):
@@ -220,6 +239,7 @@ class _Builder:
                     help="remove one of the two",
                 )
             self.keys[inner_path] = key_place
+            self.key_spans[inner_path] = _span(inner)
             mapping[key] = None  # a key that is its own descendant's alias must be seen as taken
             mapping[key] = self._node(next(events), events, inner_path, depth + 1)
         return mapping
