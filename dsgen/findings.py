@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from dsgen.documents.positions import Position
+from dsgen.documents.positions import Path, Position
 
 
 class ExitCode(enum.IntEnum):
@@ -31,6 +32,19 @@ class Severity(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edit:
+    """One change of a document that mends what a finding is about, by the paths of the document."""
+
+    action: Literal["rename", "set", "move", "remove"]
+    path: Path
+    """Of the key that is renamed, moved or removed, or of the value that is set."""
+    to: Path = ()
+    """The new path: rename changes its last part only."""
+    value: Any = None
+    """What `set` writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One thing that a check found.
 
@@ -44,6 +58,8 @@ class Finding:
     position: Position
     path: str = ""
     help: str = ""
+    fix: tuple[Edit, ...] = ()
+    """Changes that are safe to make without asking; empty when a person has to decide."""
 
 
 class DsgenError(Exception):

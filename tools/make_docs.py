@@ -1,4 +1,4 @@
-"""Write the documents that are made from the code: docs/recipe.md and docs/recipe.schema.json.
+"""Write the documents that are made from the code: docs/recipe.md, docs/recipe.schema.json and docs/rules/.
 
 python tools/make_docs.py
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ from pydantic import BaseModel
 from dsgen.recipe import schema
 from dsgen.recipe.json_schema import recipe_json_schema
 from dsgen.recipe.schema import Recipe
+from dsgen.report.console import printable
+from dsgen.report.explain import by_family, severities
+from dsgen.rules.documentation import KINDS, Documentation, about_family, all_documentation
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -136,9 +140,84 @@ def recipe_schema() -> str:
     return json.dumps(recipe_json_schema(), indent=2) + "\n"
 
 
+RULES_HEAD = """# Codes of findings
+
+Made from the documentation of the rules by `tools/make_docs.py`; change it there. `dsgen explain CODE` prints the same.
+
+An **error** makes a command refuse: DeepSpeed (or the trainer) would stop, crash, or do something else than is written.
+A **warning** trains, but otherwise than one would think. An **info** says what is good to know. In a ds_config.json
+that somebody wrote by hand a rule may be less severe than in a recipe: one such file often serves several jobs.
+
+`# dsgen: ignore[CODE]` behind a value leaves out the findings of its line, on a line of its own those of the next line;
+`# dsgen: ignore-file[CODE]` those of the file. Where `//` starts a comment it does here too. `--ignore CODE` leaves a
+code out everywhere, and so does `ignore` in `.dsgen.yaml` or `[tool.dsgen]` of pyproject.toml.
+"""
+
+LANGUAGES = {"recipe": "yaml", "accelerate": "yaml"}
+"""Kind of an example -> the language of its block."""
+
+
+def rules_index() -> str:
+    """docs/rules/README.md."""
+    parts = [RULES_HEAD]
+    for family, members in by_family(all_documentation()):
+        parts.append(f"\n## {family}\n\n{markdown(about_family(family))}\n")
+        parts.append("\n| code | severity | what is wrong |\n|---|---|---|\n")
+        for each in members:
+            parts.append(f"| [{each.code}]({each.code}.md) | {severities(each)} | {markdown(each.summary)} |\n")
+    return "".join(parts)
+
+
+def rule_page(each: Documentation) -> str:
+    """docs/rules/CODE.md."""
+    parts = [f"# {each.code}\n\n**{markdown(each.summary)}**\n"]
+    parts.append(f"\nSeverity: {severities(each)}. Since {markdown(each.since)}.\n\n{markdown(each.text)}\n")
+    for title, sample in ((f"Example ({KINDS[each.kind]})", each.example), ("Instead", each.instead)):
+        language = LANGUAGES.get(each.kind) or ("json" if is_json(sample.text) else "")
+        parts.append(f"\n## {title}\n\n```{language}\n{shown(sample.text)}\n```\n")
+    if each.options:
+        parts.append(f"\nFound with `{each.options}`.\n")
+    return "".join(parts)
+
+
+def shown(text: str) -> str:
+    """A sample whose invisible characters can be seen."""
+    return "\n".join(printable(line) for line in text.splitlines())
+
+
+def is_json(text: str) -> bool:
+    """Whether a block is JSON; hjson would be marked as wrong in every line."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def markdown(text: str) -> str:
+    """Text as Markdown shows it, outside of what stands in backticks."""
+    return re.sub(r"`[^`]*`|[<*|]|__", lambda match: match[0] if match[0][0] == "`" else f"\\{match[0]}", text)
+
+
+def documents() -> dict[str, str]:
+    """Every document that is made, by its path in docs/."""
+    pages = {f"rules/{each.code}.md": rule_page(each) for each in all_documentation()}
+    return {
+        "recipe.md": recipe_md(),
+        "recipe.schema.json": recipe_schema(),
+        "rules/README.md": rules_index(),
+        **pages,
+    }
+
+
 def main() -> None:
-    (DOCS / "recipe.md").write_text(recipe_md(), encoding="utf-8")
-    (DOCS / "recipe.schema.json").write_text(recipe_schema(), encoding="utf-8")
+    (DOCS / "rules").mkdir(exist_ok=True)
+    made = documents()
+    for path in (DOCS / "rules").iterdir():
+        if f"rules/{path.name}" not in made:
+            path.unlink()
+    for name, text in made.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

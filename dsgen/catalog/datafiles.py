@@ -27,11 +27,6 @@ def read_json(name: str) -> Any:
     return json.loads((_FOLDER / name).read_text(encoding="utf-8"))
 
 
-def exists(name: str) -> bool:
-    """Whether a data file of that name is shipped."""
-    return (_FOLDER / name).is_file()
-
-
 def names(folder: str, suffix: str) -> tuple[str, ...]:
     """The stems of the shipped files with that suffix in a folder of the data, sorted."""
     return tuple(sorted(path.name[: -len(suffix)] for path in (_FOLDER / folder).glob(f"*{suffix}")))

@@ -31,3 +31,8 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
         scored.append((likeness, candidate))
     alike = sorted((pair for pair in scored if pair[0] >= 0.6), key=lambda pair: -pair[0])
     return tuple(candidate for _, candidate in alike[:count])
+
+
+def alike(name: str, other: str) -> bool:
+    """Whether one name can only be a misspelling of the other, so that it may be changed without asking."""
+    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio() >= 0.85

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from dsgen.catalog.datafiles import read_yaml
-from dsgen.catalog.deepspeed_keys import load_keys
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION, load_keys
 
 _FILE = "deepspeed/optimizers.yaml"
 
@@ -19,7 +19,7 @@ class OptimizerType:
 
     name: str
     zero: bool
-    """Whether ZeRO takes it."""
+    """Whether ZeRO takes it without `zero_allow_untested_optimizer`."""
     offload: bool
     """Whether it has a CPU version, so that its states can live in host memory."""
     parameters: Mapping[str, Any] = field(hash=False)
@@ -40,32 +40,49 @@ class ScheduleType:
 
 
 @cache
-def optimizer_types() -> Mapping[str, OptimizerType]:
-    """Optimizers by name."""
-    content, known = read_yaml(_FILE), load_keys().optimizers
+def optimizer_types(version: str = DEFAULT_VERSION) -> Mapping[str, OptimizerType]:
+    """The optimizers that a version of DeepSpeed builds itself, by name.
+
+    Raises UnknownVersion.
+    """
+    known = load_keys(version).optimizers
     return {
         name: OptimizerType(
             name=name,
+            zero=known[name.lower()].zero,
+            offload="host" in known[name.lower()].by_place,
             parameters=_kinds(known[name.lower()].names),
             by_place=known[name.lower()].by_place,
-            **entry,
         )
-        for name, entry in content["optimizers"].items()
+        for name in read_yaml(_FILE)["names"]
+        if name.lower() in known
     }
 
 
-def optimizer_type(name: str) -> OptimizerType | None:
-    """The optimizer called `name`; DeepSpeed compares its own names without regard to case (runtime/config.py)."""
-    return next((each for key, each in optimizer_types().items() if key.lower() == name.lower()), None)
+def optimizer_type(name: str, version: str = DEFAULT_VERSION) -> OptimizerType | None:
+    """The optimizer called `name`; DeepSpeed compares its own names without regard to case (runtime/config.py).
+
+    Raises UnknownVersion.
+    """
+    return next((each for key, each in optimizer_types(version).items() if key.lower() == name.lower()), None)
 
 
 @cache
-def schedule_types() -> Mapping[str, ScheduleType]:
-    """Schedules by name."""
+def schedule_types(version: str = DEFAULT_VERSION) -> Mapping[str, ScheduleType]:
+    """The schedules that a version of DeepSpeed has itself, by name.
+
+    Raises UnknownVersion.
+    """
     return {
         name: ScheduleType(name=name, required=params.required, parameters=_kinds(params.names))
-        for name, params in load_keys().schedulers.items()
+        for name, params in load_keys(version).schedulers.items()
     }
+
+
+@cache
+def class_names(group: str) -> tuple[str, ...]:
+    """Names of classes by what they are: `torch`, `mup`, `gone`, `tested` or `torch_schedules` (see the data file)."""
+    return tuple(read_yaml(_FILE)[group])
 
 
 def _kinds(names: tuple[str, ...]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from dsgen.documents.errors import DocumentError
 from dsgen.findings import DsgenError, ExitCode, FindingsError
 
 COMMANDS = {
+    "lint": "Check DeepSpeed configs, recipes and launch files; say what is wrong and what to write.",
+    "explain": "Say what a code of a finding means, with an example and what to write instead.",
+    "import": "Make a recipe from a ds_config.json.",
     "render": "Write ds_config.json, train.py, launch.sh and the lock of a recipe.",
     "doctor": "Check this machine, for a recipe or as it is; say what is wrong and what to do.",
     "launch": "Render a recipe into a new run folder and train.",
@@ -25,6 +28,9 @@ COMMANDS = {
 }
 """Command -> its line in `dsgen --help`; the module `dsgen.cli.NAME` is imported only when the command runs."""
 
+_MODULES = {"import": "import_"}
+"""Commands whose module has another name, because theirs is a word of Python's."""
+
 
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -33,7 +39,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"dsgen.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"dsgen.cli.{_MODULES.get(cmd_name, cmd_name)}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION
 from dsgen.catalog.models import Architecture
 from dsgen.findings import Finding, FindingsError, Severity, has_errors
 from dsgen.recipe.load import Input, LoadedRecipe
@@ -12,6 +13,7 @@ from dsgen.recipe.schema import Recipe
 from dsgen.recipe.typed import typed_fields
 from dsgen.recipe.view import recipe_view
 from dsgen.rules.registry import run_rules
+from dsgen.rules.suppress import UNUSED, suppressed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +25,18 @@ class CheckedRecipe:
     architecture: Architecture
     inputs: tuple[Input, ...]
     findings: tuple[Finding, ...]
+    deepspeed: str = DEFAULT_VERSION
+    """The release of DeepSpeed that it was checked for."""
 
 
-def check_recipe(loaded: LoadedRecipe) -> CheckedRecipe:
-    """Check a loaded recipe. Raises FindingsError with every finding when any is an error."""
+def check_recipe(
+    loaded: LoadedRecipe, *, deepspeed: str = DEFAULT_VERSION, keep_suppressed: bool = False
+) -> CheckedRecipe:
+    """Check a loaded recipe. Raises FindingsError with every finding when any is an error.
+
+    Comments in the recipe leave out warnings and infos, but no errors: what is wrong cannot be rendered.
+    `keep_suppressed` keeps those too, for a caller that looks at the comments itself.
+    """
     document = loaded.document
     typed = typed_fields(document)
     findings = list(typed.findings)
@@ -40,12 +50,23 @@ def check_recipe(loaded: LoadedRecipe) -> CheckedRecipe:
         except ModelProblem as problem:
             findings.append(problem.finding)
 
-    view, more = recipe_view(typed, architecture, document)
+    view, more = recipe_view(typed, architecture, document, deepspeed)
     findings += more
     findings += run_rules(view)
+    if not keep_suppressed:
+        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+        others = [finding for finding in findings if finding.severity is not Severity.ERROR]
+        for file, text in document.sources.items():
+            others = [each for each in suppressed(others, text, file) if each.code != UNUSED]
+        findings = errors + others
     findings.sort(key=lambda f: (f.severity is not Severity.ERROR, f.position.file, f.position.line, f.position.column))
     if has_errors(findings) or typed.recipe is None or architecture is None:
         raise FindingsError(findings, sources=document.sources)
     return CheckedRecipe(
-        loaded=loaded, recipe=typed.recipe, architecture=architecture, inputs=inputs, findings=tuple(findings)
+        loaded=loaded,
+        recipe=typed.recipe,
+        architecture=architecture,
+        inputs=inputs,
+        findings=tuple(findings),
+        deepspeed=deepspeed,
     )

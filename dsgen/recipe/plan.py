@@ -105,6 +105,7 @@ class Plan:
     hosts: tuple[str, ...]
     """Host names, the master first; empty on one node."""
     host_memory_bytes: int | None
+    """Of one node, as the recipe says; None when it does not."""
     host_cores: int | None
     tensor_parallel: int
     sequence_parallel: int
@@ -160,6 +161,8 @@ class Plan:
     headroom: float
     seed: int
 
+    deepspeed: str
+    """The release of DeepSpeed that ds_config is written for."""
     ds_config: Mapping[str, Any]
     decisions: tuple[Decision, ...]
 

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from dsgen.catalog.lookup import nearest
+from dsgen.catalog.lookup import alike, nearest
 from dsgen.documents.document import Document
 from dsgen.documents.positions import Path, dotted
-from dsgen.findings import Finding, Severity
+from dsgen.findings import Edit, Finding, Severity
 from dsgen.recipe.schema import Recipe
 from dsgen.recipe.units import shown
 
@@ -59,6 +59,7 @@ def _finding(document: Document, path: Path, errors: list[Any]) -> Finding:
     name = dotted(path)
     code = _CODES.get(errors[0]["type"], _WRONG_VALUE)
     position, help = document.at(path), _description(path)
+    fix: tuple[Edit, ...] = ()
     keys = _keys(path)
     if keys and any(each["type"] == "model_type" for each in errors):
         help += f" Its keys: {', '.join(keys)}."
@@ -68,12 +69,16 @@ def _finding(document: Document, path: Path, errors: list[Any]) -> Finding:
         message = f"unknown field {name}: it would do nothing"
         position = document.at_key(path)
         help = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        if near and alike(str(path[-1]), near[0]) and not document.has((*path[:-1], near[0])):
+            fix = (Edit(action="rename", path=path, to=(*path[:-1], near[0])),)
     elif code == "REC003":
         message = f"{name} is missing"
         position = document.at_key(path[:-1])
     else:
         message = f"{name}: {_wrong_value(errors, _value_at(document.value, path))}"
-    return Finding(code=code, severity=Severity.ERROR, message=message, position=position, path=name, help=help)
+    return Finding(
+        code=code, severity=Severity.ERROR, message=message, position=position, path=name, help=help, fix=fix
+    )
 
 
 def _wrong_value(errors: list[Any], value: Any) -> str:

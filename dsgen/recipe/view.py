@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION
 from dsgen.catalog.devices import Device, UnknownDevice, load_device
 from dsgen.catalog.models import Architecture
 from dsgen.catalog.parameters import adapter_parameters, adapter_targets, count_parameters
 from dsgen.documents.document import Document
 from dsgen.documents.positions import Position, dotted
-from dsgen.findings import Finding, Severity
+from dsgen.findings import Edit, Finding, Severity
 from dsgen.recipe.schema import Adapter, Zero
 from dsgen.recipe.typed import Typed
 from dsgen.recipe.unbuilt import unbuilt_fields
@@ -26,7 +28,9 @@ _INTERVALS = (
 )
 
 
-def recipe_view(typed: Typed, architecture: Architecture | None, document: Document) -> tuple[View, list[Finding]]:
+def recipe_view(
+    typed: Typed, architecture: Architecture | None, document: Document, deepspeed: str = DEFAULT_VERSION
+) -> tuple[View, list[Finding]]:
     """The view of the fields that could be read, and findings about names that are in no catalog."""
     fields = typed.fields
     findings: list[Finding] = []
@@ -37,6 +41,11 @@ def recipe_view(typed: Typed, architecture: Architecture | None, document: Docum
 
     def spell(path: Neutral) -> str:
         return dotted(in_recipe_words(path, document))
+
+    def changed(edit: Edit) -> Edit:
+        path = in_recipe_words(edit.path, document)
+        to = (*path[:-1], edit.to[-1]) if edit.action == "rename" else edit.to
+        return replace(edit, path=path, to=to)
 
     def said(*path: str) -> Any:
         return get(fields, *path)
@@ -55,6 +64,9 @@ def recipe_view(typed: Typed, architecture: Architecture | None, document: Docum
     view = View(
         locate=locate,
         spell=spell,
+        edit=changed,
+        file=document.file,
+        deepspeed=deepspeed,
         config=config,
         raw=raw_config(fields),
         decided=decided(fields),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION
 from dsgen.findings import DsgenError, Finding
 from dsgen.recipe.check import CheckedRecipe, check_recipe
 from dsgen.recipe.load import load_recipe
@@ -45,14 +46,20 @@ class Rendered:
 
 
 def render_recipe(
-    path: Path, overrides: Iterable[str] = (), *, overlay: Path | None = None, cached: bool = False
+    path: Path,
+    overrides: Iterable[str] = (),
+    *,
+    overlay: Path | None = None,
+    deepspeed: str = DEFAULT_VERSION,
+    cached: bool = False,
 ) -> Rendered:
     """Load, check, resolve and render a recipe; nothing is written but, with `cached`, compiled templates.
 
-    `overlay` is a folder whose templates replace shipped ones of the same name.
+    `overlay` is a folder whose templates replace shipped ones of the same name; `deepspeed` the release that the config
+    is written for.
     Raises DocumentError or FindingsError for a bad recipe, DsgenError for a bad template.
     """
-    checked = check_recipe(load_recipe(path, overrides))
+    checked = check_recipe(load_recipe(path, overrides), deepspeed=deepspeed)
     plan = resolve(checked)
     names = _ALWAYS | (_ENTRYPOINT if plan.entrypoint else _OWN_LOOP) | (_SEVERAL_NODES if plan.nodes > 1 else {})
     names |= _CONTAINER if plan.container else {}

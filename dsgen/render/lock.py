@@ -22,8 +22,6 @@ from dsgen.recipe.check import CheckedRecipe
 from dsgen.recipe.plan import Plan
 
 LOCK_NAME = "dsgen.lock.yaml"
-DEEPSPEED_VERSION = "0.19.8"
-"""DeepSpeed version that rendered files are for."""
 
 _VERSION_KEY = "dsgen"
 
@@ -33,6 +31,8 @@ class Lock:
     """What an existing lock says."""
 
     dsgen: str
+    deepspeed: str
+    """The release of DeepSpeed that the config is written for."""
     overrides: tuple[str, ...]
     templates: str | None
     """Folder of the user's templates, relative to the recipe's folder."""
@@ -62,7 +62,7 @@ def lock_text(
     content = {
         "lock": 1,
         _VERSION_KEY: dsgen.__version__,
-        "deepspeed": DEEPSPEED_VERSION,
+        "deepspeed": plan.deepspeed,
         "inputs": inputs,
         "files": {name: digest(data) for name, data in sorted(files.items())},
         "resolved": [{"path": d.path, "value": _plain(d.value), "reason": d.reason} for d in plan.decisions],
@@ -84,6 +84,7 @@ def read_lock(folder: Path) -> Lock | None:
         templates = inputs.get("templates")
         lock = Lock(
             dsgen=str(value[_VERSION_KEY]),
+            deepspeed=str(value["deepspeed"]),
             overrides=tuple(str(text) for text in inputs.get("overrides", ())),
             templates=str(templates["folder"]) if templates else None,
             files={str(name): str(digest) for name, digest in value["files"].items()},

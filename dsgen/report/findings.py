@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,40 +12,65 @@ from typing import Any
 import click
 
 from dsgen.documents.errors import DocumentError
-from dsgen.documents.positions import Position
-from dsgen.findings import DsgenError, ExitCode, Finding, FindingsError, Severity
+from dsgen.documents.positions import Position, dotted
+from dsgen.findings import DsgenError, Edit, ExitCode, Finding, FindingsError, Severity
 from dsgen.report.console import cells, printable, say
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
 _WIDTH = 160
+_SECRETS = "SEC"
+"""Family of the rules that find secrets."""
 
 
 def show_findings(findings: Iterable[Finding], *, sources: Mapping[str, str]) -> None:
     """Print findings to standard error, errors first, and a last line that counts them."""
     findings = sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
+    lines = Lines(sources)
     for finding in findings:
-        say(
-            f"{finding.severity.value}[{finding.code}]: {printable(finding.message)}",
-            style=_STYLE[finding.severity],
-            err=True,
-        )
-        say(f"  --> {printable(place(finding.position))}", style="cyan", err=True)
-        for line in _excerpt(finding, sources):
-            say(line, err=True)
-        if finding.help:
-            say(f"  help: {printable(finding.help)}", style="green", err=True)
-    counts = [
-        f"{number} {severity.value}{'s' if number != 1 else ''}"
+        show_finding(finding, lines, err=True)
+    if findings:
+        say(counted(findings), err=True)
+
+
+def show_finding(finding: Finding, lines: Lines, *, err: bool = False) -> None:
+    """Print one finding: what, where, the line with a mark under the value, and help."""
+    head = f"{finding.severity.value}[{finding.code}]: {printable(finding.message)}"
+    say(head, style=_STYLE[finding.severity], err=err)
+    say(f"  --> {printable(place(finding.position))}", style="cyan", err=err)
+    for line in _excerpt(finding, lines):
+        say(line, err=err)
+    if finding.help:
+        say(f"  help: {printable(finding.help)}", style="green", err=err)
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """`2 errors, 1 warning`."""
+    numbers = Counter(finding.severity for finding in findings)
+    return ", ".join(
+        f"{numbers[severity]} {severity.value}{'s' if numbers[severity] != 1 else ''}"
         for severity in Severity
-        if (number := sum(f.severity is severity for f in findings))
-    ]
-    if counts:
-        say(", ".join(counts), err=True)
+        if numbers[severity]
+    )
 
 
-def _excerpt(finding: Finding, sources: Mapping[str, str]) -> list[str]:
-    lines = sources.get(finding.position.file, "").splitlines()
+class Lines:
+    """The lines of the files that findings point into, split once."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._sources = sources
+        self._split: dict[str, list[str]] = {}
+
+    def of(self, file: str) -> list[str]:
+        if file not in self._split:
+            self._split[file] = self._sources.get(file, "").splitlines()
+        return self._split[file]
+
+
+def _excerpt(finding: Finding, sources: Lines) -> list[str]:
+    lines = sources.of(finding.position.file)
     number, column = finding.position.line, finding.position.column
+    if finding.code.startswith(_SECRETS):
+        return []  # the line would carry the secret into logs
     if finding.position.file.startswith("--set") or not 1 <= number <= len(lines):
         return []
     text = lines[number - 1].expandtabs(1)
@@ -57,6 +84,9 @@ def _excerpt(finding: Finding, sources: Mapping[str, str]) -> list[str]:
 
 def _value(text: str) -> str:
     """The value that a line goes on with: to the end, a comment, or the end of the item of a flow mapping or list."""
+    quoted = re.match(r'"(?:[^"\\]|\\.)*"', text)
+    if quoted is not None:
+        return quoted[0]
     depth, quote = 0, ""
     for index, c in enumerate(text):
         if quote:
@@ -111,4 +141,14 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity.value,
         "message": finding.message,
         "help": finding.help,
+        "fix": [_edit_json(edit) for edit in finding.fix] or None,
     }
+
+
+def _edit_json(edit: Edit) -> dict[str, Any]:
+    found: dict[str, Any] = {"action": edit.action, "path": dotted(edit.path)}
+    if edit.action in ("rename", "move"):
+        found["to"] = dotted(edit.to)
+    elif edit.action == "set":
+        found["value"] = edit.value
+    return found

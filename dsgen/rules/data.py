@@ -13,7 +13,18 @@ SUFFIXES = (".txt", ".jsonl", ".parquet")
 
 @rule("DAT001")
 def one_source(view: View) -> Iterator[Problem]:
-    """Not exactly one of data.files and data.builtin is given."""
+    """Not exactly one of data.files and data.builtin is given.
+
+    The training text is not decided then. With an `entrypoint` both may be left out: the script reads its own data.
+
+    Example (recipe):
+        data: {files: data/*.jsonl, builtin: python-topics}
+
+    Instead:
+        data: {files: data/*.jsonl}
+
+    Since: dsgen 0.1
+    """
     if not view.has_data:
         return
     if view.entrypoint is not None and view.data_files is None and view.data_builtin is None:
@@ -29,7 +40,18 @@ def one_source(view: View) -> Iterator[Problem]:
 
 @rule("DAT002")
 def files_are_readable_kinds(view: View) -> Iterator[Problem]:
-    """A data file of a kind that is not read. A glob whose ending is open is left to the run."""
+    """A data file of a kind that is not read.
+
+    Read are .txt, .jsonl and .parquet. A glob whose ending is open is left to the run.
+
+    Example (recipe):
+        data: {files: data/train.csv}
+
+    Instead:
+        data: {files: data/train.jsonl}
+
+    Since: dsgen 0.1
+    """
     for index, name in enumerate(view.data_files or ()):
         base = name.replace("\\", "/").rpartition("/")[2]
         suffix = base[base.rfind(".") :] if "." in base else ""
@@ -47,7 +69,18 @@ def files_are_readable_kinds(view: View) -> Iterator[Problem]:
 
 @rule("DAT003")
 def source_has_prompts_and_answers(view: View) -> Iterator[Problem]:
-    """Text without prompts and answers in a training on answers: the built-in text and .txt files have none."""
+    """Text without prompts and answers in a training on answers.
+
+    `mode: instruction` trains on the answers alone; the built-in text and .txt files have none.
+
+    Example (recipe):
+        data: {files: data/train.txt, mode: instruction}
+
+    Instead:
+        data: {files: data/train.jsonl, mode: instruction}
+
+    Since: dsgen 0.1
+    """
     if view.data_mode != "instruction":
         return
     if view.data_builtin is not None:
@@ -67,7 +100,34 @@ def source_has_prompts_and_answers(view: View) -> Iterator[Problem]:
 
 @rule("DAT004")
 def bytes_fit_the_vocabulary(view: View) -> Iterator[Problem]:
-    """Byte tokens need 256 ids; a smaller vocabulary would index past the embedding."""
+    """A vocabulary that is too small for byte tokens.
+
+    Byte tokens need 256 ids; a smaller vocabulary would index past the embedding.
+
+    Example (recipe):
+        batch: {sequence_length: 16, micro: 1, global: 64}
+        tokenizer: bytes
+        model:
+          model_type: llama
+          hidden_size: 64
+          intermediate_size: 96
+          num_hidden_layers: 2
+          num_attention_heads: 4
+          vocab_size: 200
+
+    Instead:
+        batch: {sequence_length: 16, micro: 1, global: 64}
+        tokenizer: bytes
+        model:
+          model_type: llama
+          hidden_size: 64
+          intermediate_size: 96
+          num_hidden_layers: 2
+          num_attention_heads: 4
+          vocab_size: 257
+
+    Since: dsgen 0.1
+    """
     if view.tokenizer != "bytes" or view.architecture is None:
         return
     if view.architecture.vocabulary_size < BYTE_TOKENS:
@@ -81,7 +141,19 @@ def bytes_fit_the_vocabulary(view: View) -> Iterator[Problem]:
 
 @rule("DAT005")
 def named_fields_are_read(view: View) -> Iterator[Problem]:
-    """The name of a field that no row is asked for: it does nothing in this mode or with this text."""
+    """The name of a field that no row is asked for.
+
+    It does nothing in this mode or with this text: `field` is read by the modes that train on plain text,
+    `prompt_field` and `answer_field` by `mode: instruction`, none by the built-in text.
+
+    Example (recipe):
+        data: {files: data/train.jsonl, prompt_field: question}
+
+    Instead:
+        data: {files: data/train.jsonl, mode: instruction, prompt_field: question}
+
+    Since: dsgen 0.1
+    """
     read = {"prompt_field", "answer_field"} if view.data_mode == "instruction" else {"field"}
     if view.data_builtin is not None:
         read = set()

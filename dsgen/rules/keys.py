@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dsgen.catalog.deepspeed_keys import Key, Keys, load_keys
-from dsgen.catalog.lookup import nearest
+from dsgen.catalog.lookup import alike, nearest
 from dsgen.documents.positions import Path
+from dsgen.findings import Edit, Severity
 from dsgen.rules.registry import Problem, rule
-from dsgen.rules.view import View, keys_of, shown
+from dsgen.rules.view import View, keys_of, lookup, shown
 
 _OWN_RULES = {("optimizer", "params"), ("scheduler", "params")}
 """Sections whose keys depend on the type beside them: the families `optimizer` and `schedule` check them."""
@@ -29,39 +32,270 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 """Keys that DeepSpeed knows and that change nothing in the rendered train.py: key -> why."""
 
 
+_COMMENT_STARTS = ("_", "#", "//", "$")
+_COMMENT_WORDS = {"comment", "comments", "note", "notes", "readme", "description", "desc"}
+
+LAUNCHER_KEYS = {
+    "hostfile": "--hostfile",
+    "include": "--include",
+    "exclude": "--exclude",
+    "num_nodes": "--num_nodes",
+    "num_gpus": "--num_gpus",
+    "num_accelerators": "--num_gpus",
+    "node_rank": "--node_rank",
+    "master_addr": "--master_addr",
+    "master_port": "--master_port",
+    "launcher": "--launcher",
+    "launcher_args": "--launcher_args",
+    "local_rank": "--local_rank, which the launcher sets",
+    "world_size": "the number of processes that the launcher starts",
+}
+"""Settings of DeepSpeed's launcher that people write into the config -> where they belong."""
+
+
 @rule("KEY001")
 def key_is_known(view: View) -> Iterator[Problem]:
     """A key that DeepSpeed does not know.
 
-    At the top level and in the sections that DeepSpeed reads by hand it is ignored without a word
-    (`zero_optimisation` trains at stage 0); in the others DeepSpeed refuses to start.
+    At the top level and in the sections that DeepSpeed reads by hand it is ignored without a word (`zero_optimisation`
+    trains at stage 0); in the others DeepSpeed refuses to start.
+
+    Example:
+        {"zero_optimisation": {"stage": 3}}
+
+    Instead:
+        {"zero_optimization": {"stage": 3}}
+
+    Since: DeepSpeed 0.14 (inside `fp16` and `bf16` it was ignored up to 0.17.0)
     """
-    keys = load_keys()
-    for path, _ in keys_of(view.config):
+    for unknown in _unknown_keys(view):
+        if unknown.is_comment or unknown.is_launchers or unknown.belongs_to:
+            continue
+        near = nearest(unknown.name, view.own_names.get(unknown.section, ())) or unknown.near
+        yield Problem(
+            path=unknown.path,
+            message=f"DeepSpeed {view.deepspeed} knows no key {unknown.name!r} {unknown.where}: {unknown.effect}",
+            help=f"did you mean {' or '.join(near)}?" if near else "remove it",
+            on_key=True,
+            fix=_rename(view, unknown),
+        )
+
+
+@rule("KEY008", Severity.INFO)
+def comment_is_no_setting(view: View) -> Iterator[Problem]:
+    """A key that is meant as a comment.
+
+    JSON has no comments, and DeepSpeed ignores such a key where it ignores unknown keys: at the top level and in the
+    sections that it reads by hand. In the others it would refuse to start.
+
+    Example:
+        {"_comment": "as in the first run", "gradient_clipping": 0.5}
+
+    Instead:
+        {"gradient_clipping": 0.5}
+
+    Since: DeepSpeed 0.14
+    """
+    for unknown in _unknown_keys(view):
+        if unknown.is_comment and not unknown.name.startswith("$"):
+            yield Problem(
+                path=unknown.path,
+                message=f"{unknown.name} is taken for a comment: DeepSpeed ignores it",
+                help="DeepSpeed's reader takes `//` and `#` comments too; readers of plain JSON do not",
+                on_key=True,
+            )
+
+
+@rule("KEY009")
+def key_is_in_its_section(view: View) -> Iterator[Problem]:
+    """A key that DeepSpeed knows in another section.
+
+    Where it stands it is ignored without a word (`offload_optimizer` at the top level leaves every state on the
+    device), or DeepSpeed refuses it.
+
+    Example:
+        {"offload_optimizer": {"device": "cpu"}, "zero_optimization": {"stage": 2}}
+
+    Instead:
+        {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+
+    Since: DeepSpeed 0.14
+    """
+    for unknown in _unknown_keys(view):
+        if unknown.belongs_to and not unknown.is_launchers:
+            places = " or ".join(view.spell(path) for path in unknown.belongs_to[:3])
+            yield Problem(
+                path=unknown.path,
+                message=f"{unknown.name} does not belong {unknown.where}: {unknown.effect}",
+                help=f"write it as {places}",
+                on_key=True,
+                fix=_move(view, unknown),
+            )
+
+
+@rule("KEY010")
+def launcher_is_told_elsewhere(view: View) -> Iterator[Problem]:
+    """A setting of the launcher in the config, where DeepSpeed does not read it.
+
+    The job starts with the launcher's own default: all devices of this machine, or those of /job/hostfile. Such
+    settings stand on the command line: `deepspeed --num_gpus 8 train.py`.
+
+    Example:
+        {"num_gpus": 8, "gradient_clipping": 0.5}
+
+    Instead:
+        {"gradient_clipping": 0.5}
+
+    Since: DeepSpeed 0.14
+    """
+    for unknown in _unknown_keys(view):
+        if unknown.is_launchers:
+            yield Problem(
+                path=unknown.path,
+                message=f"{unknown.name} is a setting of the launcher: {unknown.effect}",
+                help=f"say it on the command line: {LAUNCHER_KEYS[unknown.name]}",
+                on_key=True,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unknown:
+    """A key that its section does not have."""
+
+    path: Path
+    section: str
+    name: str
+    value: Any
+    ignored: bool
+    version: str
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        """Keys of the section with a similar name, best first."""
+        return () if "." in self.name else _near(self.version, self.section, self.name)
+
+    @property
+    def belongs_to(self) -> tuple[str, ...]:
+        """Paths of the keys of this very name in other sections; empty where they are many."""
+        paths = _paths_by_name(self.version).get(self.name, ())
+        return paths if len(paths) <= _MANY else ()
+
+    @property
+    def is_comment(self) -> bool:
+        return self.ignored and (self.name.startswith(_COMMENT_STARTS) or self.name.lower() in _COMMENT_WORDS)
+
+    @property
+    def is_launchers(self) -> bool:
+        return not self.section and self.name in LAUNCHER_KEYS
+
+    @property
+    def where(self) -> str:
+        return f"in {self.section}" if self.section else "at the top level"
+
+    @property
+    def effect(self) -> str:
+        return "it is ignored without a word" if self.ignored else "it refuses to start"
+
+
+def _unknown_keys(view: View) -> Iterator[_Unknown]:
+    keys = view.keys
+    for path, value in keys_of(view.config):
         section, name = ".".join(map(str, path[:-1])), str(path[-1])
         if not _checked(keys, section) or _key(keys, path) is not None or _canonical(keys, path) in keys.removed:
             continue
-        ignored = keys.section_policy(section) == "ignored"
-        near = nearest(name, view.own_names.get(section, ())) or _suggestions(keys, section, name)
-        yield Problem(
+        yield _Unknown(
             path=path,
-            message=f"DeepSpeed {keys.version} knows no key {name!r} "
-            + (f"in {section}" if section else "at the top level")
-            + (": it would be ignored without a word" if ignored else ": it refuses to start"),
-            help=f"did you mean {' or '.join(near)}?" if near else "remove it",
-            on_key=True,
+            section=section,
+            name=name,
+            value=value,
+            ignored=keys.section_policy(section) == "ignored",
+            version=view.deepspeed,
         )
+
+
+_MANY = 3
+"""Sections that have a key of one name in common: with more of them the name says nothing of the place."""
+
+
+@functools.cache
+def _paths_by_name(version: str) -> Mapping[str, tuple[str, ...]]:
+    """Name of a key, or another name of it -> the paths where it stands."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key in load_keys(version):
+        for name in (key.name, *key.aliases) if not key.deprecated else ():
+            found[name] = (*found.get(name, ()), key.path)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _near(version: str, section: str, name: str) -> tuple[str, ...]:
+    keys = load_keys(version)
+    beside = keys.canonical(section) if section else ""
+    paths = keys.suggestions(f"{section}.{name}" if section else name)
+    known = [key for key in map(keys.get, paths) if key is not None and not key.deprecated]
+    return tuple(key.name for key in known if key.path.rpartition(".")[0] == beside)
+
+
+def _rename(view: View, unknown: _Unknown) -> tuple[Edit, ...]:
+    """The change of an unknown key into the only one that it can mean."""
+    if not unknown.near or nearest(unknown.name, view.own_names.get(unknown.section, ())):
+        return ()
+    best = unknown.near[0]
+    section = lookup(view.config, unknown.path[:-1])
+    if (
+        not alike(unknown.name, best)
+        or best in section
+        or not _fits(view, f"{unknown.section}.{best}".lstrip("."), unknown.value)
+    ):
+        return ()
+    return (Edit(action="rename", path=unknown.path, to=(*unknown.path[:-1], best)),)
+
+
+def _move(view: View, unknown: _Unknown) -> tuple[Edit, ...]:
+    """The change of place of a key that can stand in one other section only."""
+    if len(unknown.belongs_to) != 1 or view.kind != "ds_config":
+        return ()
+    target = tuple(unknown.belongs_to[0].split("."))
+    around = lookup(view.config, target[:-1])
+    if target[:1] == unknown.path[:1] and len(unknown.path) > len(target):
+        return ()
+    if around is not None and (not isinstance(around, Mapping) or target[-1] in around):
+        return ()
+    if around is None and len(target) > 2:
+        return ()
+    return (
+        (Edit(action="move", path=unknown.path, to=target),)
+        if _fits(view, unknown.belongs_to[0], unknown.value)
+        else ()
+    )
+
+
+def _fits(view: View, path: str, value: Any) -> bool:
+    key = view.keys.get(path)
+    return key is not None and value_problem(key, value) is None
 
 
 @rule("KEY002")
 def key_is_not_removed(view: View) -> Iterator[Problem]:
-    """A key that DeepSpeed no longer has: its presence alone is an error, whatever its value."""
-    keys = load_keys()
+    """A key that DeepSpeed no longer has: its presence alone is an error, whatever its value.
+
+    DeepSpeed looks for the names of what it has dropped and raises an error (runtime/config.py), also for a section
+    that says `"enabled": false`.
+
+    Example:
+        {"elasticity": {"enabled": false}, "gradient_clipping": 0.5}
+
+    Instead:
+        {"gradient_clipping": 0.5}
+
+    Since: DeepSpeed 0.19.7, more of them from 0.19.8
+    """
+    keys = view.keys
     for path, _ in keys_of(view.config):
         if _canonical(keys, path) in keys.removed:
             yield Problem(
                 path=path,
-                message=f"DeepSpeed {keys.version} refuses to start with {path[-1]}, which it no longer has",
+                message=f"DeepSpeed {view.deepspeed} refuses to start with {path[-1]}, which it no longer has",
                 help="remove it",
                 on_key=True,
             )
@@ -71,17 +305,39 @@ def key_is_not_removed(view: View) -> Iterator[Problem]:
 def value_is_right(view: View) -> Iterator[Problem]:
     """A value of a type, range or set that DeepSpeed does not take.
 
-    `auto` belongs to Hugging Face's integration: DeepSpeed itself drops it for its own default in some sections, and
-    fails on it late in others.
+    DeepSpeed refuses it, or fails on it late: `"gradient_clipping": "1.0"` is a TypeError at the first optimizer step,
+    after the model is loaded. Where DeepSpeed takes it all the same, as the text "2" for a number in the sections that
+    pydantic reads, the finding is a warning.
+
+    Example:
+        {"gradient_clipping": "1.0"}
+
+    Instead:
+        {"gradient_clipping": 1.0}
+
+    Since: DeepSpeed 0.14
     """
-    keys = load_keys()
+    keys = view.keys
     for path, value in keys_of(view.config):
         key = _key(keys, path)
-        if path[:2] in _OWN_RULES and len(path) > 2:
+        if (path[:2] in _OWN_RULES and len(path) > 2) or value == "auto":
             continue
         problem = value_problem(key, value)
-        if problem is not None:
+        if problem is None:
+            continue
+        taken = _taken_as(keys, key, value) if key is not None and view.kind == "ds_config" else None
+        if taken is None:
+            if key is not None and key.types == ("bool",) and isinstance(value, str):
+                problem += ": where DeepSpeed reads it by hand, any text counts as true"
             yield Problem(path=path, message=f"{path[-1]}: {problem}", help=_default_help(key))
+        else:
+            yield Problem(
+                path=path,
+                message=f"{path[-1]}: {problem}: DeepSpeed takes it as {shown(taken)}",
+                help=f"write {shown(taken)}",
+                severity=Severity.INFO if isinstance(value, str) and not isinstance(taken, bool) else Severity.WARNING,
+                fix=(Edit(action="set", path=path, value=taken),),
+            )
 
 
 @rule("KEY004")
@@ -89,8 +345,17 @@ def raw_key_agrees(view: View) -> Iterator[Problem]:
     """A raw key says what a field of the recipe decides, and says it differently.
 
     Everything that dsgen derives (buckets, memory, ranks) follows the field, so the two must not part.
+
+    Example (recipe):
+        gradient_clipping: 0.5
+        deepspeed: {gradient_clipping: 2.0}
+
+    Instead:
+        gradient_clipping: 2.0
+
+    Since: dsgen 0.1
     """
-    keys = load_keys()
+    keys = view.keys
     for path, value in keys_of(view.raw):
         canonical = _canonical(keys, path)
         if canonical is None or value_problem(keys.get(canonical), value) is not None:
@@ -112,10 +377,22 @@ def raw_key_agrees(view: View) -> Iterator[Problem]:
             )
 
 
-@rule("KEY005")
+@rule("KEY005", ds_config=Severity.WARNING)
 def key_is_current(view: View) -> Iterator[Problem]:
-    """A key that DeepSpeed still reads under an old name; a later version refuses or ignores it."""
-    keys = load_keys()
+    """A key that DeepSpeed still reads under an old name; a later version refuses or ignores it.
+
+    Some old names say less than the new ones: `cpu_offload` became the section `offload_optimizer`, which has a device,
+    a path and more.
+
+    Example:
+        {"zero_optimization": {"stage": 2, "cpu_offload": true}}
+
+    Instead:
+        {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+
+    Since: DeepSpeed 0.14
+    """
+    keys = view.keys
     for path, _ in keys_of(view.config):
         key = _key(keys, path)
         if key is not None and key.deprecated and path[:2] not in _OWN_RULES:
@@ -130,8 +407,19 @@ def key_is_current(view: View) -> Iterator[Problem]:
 
 @rule("KEY006")
 def key_has_one_name(view: View) -> Iterator[Problem]:
-    """One key under two of its names (`bf16` and `bfloat16`): DeepSpeed takes one of the two values without a word."""
-    keys = load_keys()
+    """One key under two of its names.
+
+    DeepSpeed takes one of the two values without a word: of `bf16` and `bfloat16` that of `bf16`.
+
+    Example:
+        {"bf16": {"enabled": false}, "bfloat16": {"enabled": true}}
+
+    Instead:
+        {"bf16": {"enabled": true}}
+
+    Since: DeepSpeed 0.14
+    """
+    keys = view.keys
     seen: dict[str, Path] = {}
     for path, _ in keys_of(view.config):
         canonical = _canonical(keys, path)
@@ -147,7 +435,20 @@ def key_has_one_name(view: View) -> Iterator[Problem]:
 
 @rule("KEY007")
 def raw_key_has_an_effect(view: View) -> Iterator[Problem]:
-    """A raw key that DeepSpeed knows and that changes nothing in the rendered train.py."""
+    """A raw key that DeepSpeed knows and that changes nothing in the rendered train.py.
+
+    Such keys are for what the rendered training does not do (DeepSpeed's tuner, pipelines, its own data loader), or
+    need a call that it does not make. DeepSpeed accepts them, and nobody would learn that they do nothing.
+
+    Example (recipe):
+        deepspeed:
+          activation_checkpointing: {partition_activations: true}
+
+    Instead:
+        activation_checkpointing: full
+
+    Since: dsgen 0.1
+    """
     for key, reason in WITHOUT_EFFECT.items():
         if key in view.raw:
             yield Problem(path=(key,), message=f"{key} does nothing: {reason}", help="remove it", on_key=True)
@@ -160,8 +461,6 @@ def value_problem(key: Key | None, value: Any) -> str | None:
         return "expected a finite number, which is all that JSON can hold"
     if key is None:
         return None
-    if value == "auto" and "auto" not in (*key.choices, key.default):
-        return "'auto' is for a trainer that resolves it: DeepSpeed alone drops it or fails on it later"
     if not _has_type(key, value):
         return f"expected {' or '.join(_TYPE_WORDS[kind] for kind in key.types)}, got {shown(value)}"
     if key.choices and value is not None and not isinstance(value, Mapping):
@@ -198,13 +497,14 @@ _TYPE_WORDS = {
     "list": "a list",
     "dict": "a mapping",
     "null": "null",
+    "python": "an object that the program makes, and no value of a config",
 }
 
 
 def _has_type(key: Key, value: Any) -> bool:
     kinds = set(key.types)
     if "python" in kinds:
-        return True  # DeepSpeed does not say what it takes
+        return False  # an object of the program, which no JSON value can be
     if value is None:
         return "null" in kinds
     if isinstance(value, bool):
@@ -226,6 +526,7 @@ def _default_help(key: Key | None) -> str:
     return f"DeepSpeed's own default is {shown(key.default)}"
 
 
+@functools.lru_cache(maxsize=4096)
 def _checked(keys: Keys, section: str) -> bool:
     """Whether unknown keys of a section are worth a word: it is a section, and its keys are not the user's own."""
     if tuple(section.split(".")) in _OWN_RULES:
@@ -233,16 +534,41 @@ def _checked(keys: Keys, section: str) -> bool:
     return keys.canonical(section) in keys.known_sections and keys.section_policy(section) != "free"
 
 
-def _suggestions(keys: Keys, section: str, name: str) -> list[str]:
-    """Known keys that an unknown one may mean: those beside it by their name, others by their path."""
-    if "." in name:
-        return []
-    paths = keys.suggestions(f"{section}.{name}" if section else name)
-    known = [key for key in map(keys.get, paths) if key is not None and not key.deprecated]
-    beside = keys.canonical(section)
-    return [key.name if key.path.rpartition(".")[0] == beside else key.path for key in known]
+def _taken_as(keys: Keys, key: Key, value: Any) -> Any:
+    """What DeepSpeed makes of a value of a wrong type; None when it refuses it or fails on it."""
+    section = key.path.rpartition(".")[0]
+    lenient = bool(section) and keys.section_policy(section) == "refused"  # read by pydantic, which converts
+    taken: Any = None
+    if isinstance(value, bool) and {"int", "float"} & set(key.types):
+        if key.path in _NO_BOOLEANS:
+            return None
+        taken = int(value)
+    elif not lenient and key.types == ("bool",) and key.path not in _ADDED_UP:
+        # read by hand: whatever is true for Python counts as true, every text for one
+        right = value is None or isinstance(value, (int, float)) or str(value).lower() in _TRUE
+        taken = bool(value) if right else None
+    elif lenient and "bool" in key.types and str(value).lower() in (*_TRUE, *_FALSE, "1.0", "0.0"):
+        taken = str(value).lower() in (*_TRUE, "1.0")
+    elif lenient and isinstance(value, str) and {"int", "float"} & set(key.types):
+        try:
+            taken = int(value) if "int" in key.types and "float" not in key.types else float(value)
+        except ValueError:
+            return None
+    return taken if taken is not None and value_problem(key, taken) is None else None
 
 
+_NO_BOOLEANS = ("fp16.loss_scale", "fp16.loss_scale_window", "fp16.min_loss_scale")
+"""Numbers whose validators refuse true and false (runtime/precision_config.py)."""
+
+_ADDED_UP = ("wall_clock_breakdown",)
+"""Read by hand with `|`, which takes numbers and booleans only (runtime/config.py)."""
+
+_TRUE = ("true", "on", "yes", "y", "t", "1")
+_FALSE = ("false", "off", "no", "n", "f", "0")
+"""Words that pydantic takes for a boolean."""
+
+
+@functools.lru_cache(maxsize=16384)
 def _canonical(keys: Keys, path: Path) -> str | None:
     """A path by the names that DeepSpeed documents; None when a name has a dot in it, which no key has."""
     return None if any("." in str(part) for part in path) else keys.canonical(".".join(map(str, path)))

@@ -18,6 +18,16 @@ def sequence_fits_positions(view: View) -> Iterator[Problem]:
     """Sequences are longer than the positions that the model was made for.
 
     Rotary embeddings run past the trained range without an error; quality falls.
+
+    Example (recipe):
+        model: llama-2-7b
+        batch: {sequence_length: 8192, micro: 1, global: 64}
+
+    Instead:
+        model: llama-2-7b
+        batch: {sequence_length: 4096, micro: 1, global: 64}
+
+    Since: dsgen 0.1
     """
     if view.architecture is None or view.sequence_length is None:
         return
@@ -33,7 +43,18 @@ def sequence_fits_positions(view: View) -> Iterator[Problem]:
 
 @rule("MOD002")
 def adapter_targets_exist(view: View) -> Iterator[Problem]:
-    """An adapter target names no linear layer of the model, so no adapter would be made for it."""
+    """An adapter target names no linear layer of the model.
+
+    No adapter would be made for it, and the training would lack it without a word.
+
+    Example (recipe):
+        adapter: {rank: 8, targets: [q_proj, v_prj]}
+
+    Instead:
+        adapter: {rank: 8, targets: [q_proj, v_proj]}
+
+    Since: dsgen 0.1
+    """
     if view.architecture is None or not view.adapter_targets:
         return
     known = adapter_targets(view.architecture)
@@ -50,7 +71,20 @@ def adapter_targets_exist(view: View) -> Iterator[Problem]:
 
 @rule("MOD003", Severity.WARNING)
 def checkpoint_groups_fit(view: View) -> Iterator[Problem]:
-    """Activation checkpointing in groups larger than the model: the whole model would be one group."""
+    """Activation checkpointing in groups larger than the model.
+
+    The whole model would be one group: all activations would be recomputed at once, and memory would not fall.
+
+    Example (recipe):
+        model: llama-2-7b
+        activation_checkpointing: {every: 64}
+
+    Instead:
+        model: llama-2-7b
+        activation_checkpointing: sqrt
+
+    Since: dsgen 0.1
+    """
     if view.architecture is None or view.checkpoint_every_layers is None:
         return
     if view.checkpoint_every_layers > view.architecture.layers:
@@ -64,7 +98,21 @@ def checkpoint_groups_fit(view: View) -> Iterator[Problem]:
 
 @rule("MOD004")
 def remote_code_is_allowed(view: View) -> Iterator[Problem]:
-    """The model family has no class in transformers: it runs only with the Python code that comes with its weights."""
+    """The model family has no class in transformers.
+
+    It runs only with the Python code that comes with its weights, and that code is run only when the recipe allows it.
+    Read the code before.
+
+    Example (recipe):
+        model: baichuan2-13b
+
+    Instead:
+        model: baichuan2-13b
+        weights: ./baichuan2-13b
+        trust_remote_code: true
+
+    Since: dsgen 0.1
+    """
     if view.architecture is None or view.architecture.family != "baichuan":
         return
     if view.trust_remote_code and view.weights:
@@ -79,7 +127,20 @@ def remote_code_is_allowed(view: View) -> Iterator[Problem]:
 
 @rule("MOD005", Severity.WARNING)
 def adapter_is_low_rank(view: View) -> Iterator[Problem]:
-    """An adapter whose rank is that of the matrices beside it: it holds more than they do, and saves nothing."""
+    """An adapter whose rank is that of the matrices beside it.
+
+    It holds more than they do, and saves nothing.
+
+    Example (recipe):
+        model: llama-2-7b
+        adapter: {rank: 4096}
+
+    Instead:
+        model: llama-2-7b
+        adapter: {rank: 64}
+
+    Since: dsgen 0.1
+    """
     if view.architecture is None or view.adapter_rank is None or view.adapter_rank < view.architecture.hidden_size:
         return
     yield Problem(
@@ -92,7 +153,35 @@ def adapter_is_low_rank(view: View) -> Iterator[Problem]:
 
 @rule("MOD006", Severity.WARNING)
 def shape_fields_are_spelt_right(view: View) -> Iterator[Problem]:
-    """A field of the model that looks like a misspelt one: unknown fields are handed to transformers as they are."""
+    """A field of the model that looks like a misspelt one.
+
+    Unknown fields are handed to transformers as they are, so a misspelt one leaves the right one at its default: here
+    every attention head would get keys and values of its own.
+
+    Example (recipe):
+        batch: {sequence_length: 16, micro: 1, global: 64}
+        model:
+          model_type: llama
+          hidden_size: 64
+          intermediate_size: 96
+          num_hidden_layers: 2
+          num_attention_heads: 4
+          num_key_value_head: 2
+          vocab_size: 300
+
+    Instead:
+        batch: {sequence_length: 16, micro: 1, global: 64}
+        model:
+          model_type: llama
+          hidden_size: 64
+          intermediate_size: 96
+          num_hidden_layers: 2
+          num_attention_heads: 4
+          num_key_value_heads: 2
+          vocab_size: 300
+
+    Since: dsgen 0.1
+    """
     fields = view.architecture.config if view.architecture is not None else {}
     missing = [name for name in SHAPE_FIELDS if name not in fields]
     for name in fields:

@@ -12,7 +12,18 @@ INSTEAD = {"launcher": "write deepspeed or torchrun"}
 
 @rule("NYB001")
 def field_is_built(view: View) -> Iterator[Problem]:
-    """A field whose run is not built yet. It is refused, since ignoring it would train something else."""
+    """A field whose run is not built yet.
+
+    It is refused, since ignoring it would train something else.
+
+    Example (recipe):
+        launcher: slurm
+
+    Instead:
+        launcher: torchrun
+
+    Since: dsgen 0.1
+    """
     for path, reason in view.unbuilt.items():
         yield Problem(
             path=path,

@@ -8,13 +8,16 @@ wrongly, is None: rules must leave alone what they do not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION, Keys, load_keys
 from dsgen.catalog.devices import Device
 from dsgen.catalog.models import Architecture
+from dsgen.documents.notes import Note
 from dsgen.documents.positions import Path, Position
+from dsgen.findings import Edit
 
 Neutral = str | Path
 """A neutral path: dotted text, or a tuple where a key may itself hold a dot."""
@@ -30,6 +33,11 @@ class Spell(Protocol):
     """A neutral path in the words of the document."""
 
     def __call__(self, path: Neutral) -> str: ...
+
+
+def same_edit(edit: Edit) -> Edit:
+    """The edit of a document whose words are the neutral ones."""
+    return edit
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,26 @@ class View:
 
     locate: Locate
     spell: Spell
+    edit: Callable[[Edit], Edit] = same_edit
+    """An edit by neutral paths as one by the document's."""
+
+    kind: Literal["recipe", "ds_config", "accelerate", "hostfile", "environment"] = "recipe"
+    file: str = ""
+    """Name of the file, for what its name says."""
+    deepspeed: str = DEFAULT_VERSION
+    """The version of DeepSpeed that is to read the config."""
+    framework: Literal["dsgen", "native", "transformers"] = "dsgen"
+    """Who hands the config to DeepSpeed: dsgen's runtime, a script of its own, or transformers (or accelerate)."""
+    notes: tuple[Note, ...] = ()
+    """What reading the document met that a strict JSON reader refuses."""
+    client_optimizer: str | None = None
+    """Type of the optimizer that the script passes to deepspeed.initialize; `none` when it passes none."""
+    lines: tuple[str, ...] = ()
+    """Lines of a hostfile or of DeepSpeed's environment file, without their ends; a line's path is its index."""
+    accelerate: Mapping[str, Any] = field(default_factory=dict)
+    """What an accelerate config says, by its own names."""
+    accelerate_file: Mapping[str, Any] | None = None
+    """The ds_config that an accelerate config names, where it could be read."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     """What the document itself says, in the shape of ds_config.json."""
@@ -138,6 +166,15 @@ class View:
     """Fields that the document uses and whose run is not built yet: neutral path -> the reason."""
 
     @property
+    def keys(self) -> Keys:
+        """The keys that DeepSpeed has in the version of this job."""
+        return load_keys(self.deepspeed)
+
+    def since(self, version: str) -> bool:
+        """Whether the config is for that version of DeepSpeed, or for a later one."""
+        return _numbers(self.deepspeed) >= _numbers(version)
+
+    @property
     def data_parallel(self) -> int | None:
         """Data-parallel world size: devices / (tensor x sequence); None when unknown or not whole."""
         if self.devices is None:
@@ -181,6 +218,10 @@ def uses_bf16_optimizer(
     return (stage, precision, accumulate) == (1, "bf16", "fp32") and offload_optimizer in (None, "none")
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+
+
 def lookup(config: Mapping[str, Any], path: str | Path) -> Any:
     """Value at a path of nested mappings, or None."""
     value: Any = config
@@ -210,3 +251,35 @@ def shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_TRUE = ("true", "on", "yes", "y", "t", "1")
+_FALSE = ("false", "off", "no", "n", "f", "0")
+
+
+def truth(value: Any) -> bool | None:
+    """A boolean as pydantic takes it: true, "true", 1; None for anything else."""
+    if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
+    return bool(value) if isinstance(value, (bool, int, float)) and value in (0, 1) else None
+
+
+def number(value: Any) -> int | float | None:
+    """A number that arithmetic and formatting can take, below 2^63; None for anything else, true and false included."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -(2**63) < value < 2**63:
+        return None
+    return value
+
+
+_DTYPES = {
+    "fp32": ("fp32", "float32", "torch.float32", "torch.float", "float"),
+    "fp16": ("fp16", "float16", "torch.float16", "torch.half", "half"),
+    "bf16": ("bf16", "bfloat16", "torch.bfloat16"),
+}
+
+
+def dtype_named(value: Any) -> str | None:
+    """The number type that a config names: fp32, fp16 or bf16; None for anything else."""
+    if not isinstance(value, str):
+        return None
+    return next((name for name, words in _DTYPES.items() if value in words), None)

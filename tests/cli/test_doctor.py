@@ -93,7 +93,10 @@ def test_a_value_of_the_recipe_can_be_changed(doctor: Doctor) -> None:
 
 def test_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main_code(["doctor", "--captured", str(tmp_path / "none")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "there is no such folder" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main_code(["doctor", "--captured", str(tmp_path / "file")]) == 2
+    assert "is a file, not a folder" in capsys.readouterr().err
     assert main_code(["doctor", "--captured", str(tmp_path)]) == 2
     assert "holds no file of a known name" in capsys.readouterr().err
     assert main_code(["doctor", "--set", "zero.stage=3"]) == 2
@@ -103,6 +106,23 @@ def test_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("schema: 1\nnonsense: 2\n")
     assert main_code(["doctor", str(bad)]) == 1
+
+
+def test_files_in_another_form_are_not_told_as_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("environment.txt", "packages.txt", "hccn_tool.txt", "npu-smi-info.txt", "hccn.conf", "driver-version.info")
+    for name in names:
+        (tmp_path / name).write_text("Package    Version\n---------- -------\ntorch      2.13.0\n")
+    words = ["doctor", str(RECIPES / "13b-zero2.yaml"), "--captured", str(tmp_path), "--format", "json"]
+    assert main_code(words) == 0
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    strange = {name for name, check in checks.items() if check["state"] == "not understood"}
+    assert strange == {
+        *("packages", "cann.environment", "cann.driver", "accelerator", "devices.tool", "mask"),
+        *("links.addresses", "links.ports"),
+    }
+    assert "`pip list --format freeze`" in checks["packages"]["remedy"]
+    found = " ".join(checks[name]["found"] for name in strange)
+    assert "not installed" not in found and "was captured" not in found
 
 
 def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ HEAVY = {"torch", "deepspeed", "transformers", "numpy", "accelerate", "tokenizer
         (["--help"], HEAVY | {"pydantic", "jinja2", "yaml", "rich"}),
         (["render", "--help"], HEAVY | {"pydantic", "jinja2"}),
         (["devices"], HEAVY | {"pydantic", "jinja2"}),
+        (["explain"], HEAVY | {"pydantic", "jinja2", "rich"}),
+        (["explain", "KEY001"], HEAVY | {"pydantic", "jinja2", "rich"}),
         (["models"], HEAVY | {"pydantic", "jinja2"}),
         (["render", str(RECIPES / "70b-zero3-offload.yaml"), "-o", "out"], HEAVY),
         (["render", str(RECIPES / "70b-zero3-offload.yaml"), "-o", "out", "--set", "zero.stage=9"], HEAVY),

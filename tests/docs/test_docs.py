@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from dsgen.recipe.schema import Recipe
+from dsgen.rules.documentation import all_documentation, documentation
 
 from ..conftest import RECIPES, REPOSITORY
 
@@ -30,8 +31,20 @@ def make_docs() -> types.ModuleType:
 
 
 def test_made_documents_are_current(make_docs: types.ModuleType) -> None:
-    assert (REPOSITORY / "docs" / "recipe.md").read_text() == make_docs.recipe_md()
-    assert (REPOSITORY / "docs" / "recipe.schema.json").read_text() == make_docs.recipe_schema()
+    docs, made = REPOSITORY / "docs", make_docs.documents()
+    stale = [name for name, text in made.items() if not (docs / name).exists() or (docs / name).read_text() != text]
+    assert stale == [], "run python tools/make_docs.py"
+    assert {f"rules/{path.name}" for path in (docs / "rules").iterdir()} == {name for name in made if "/" in name}
+
+
+def test_every_code_has_a_page_that_the_index_links(make_docs: types.ModuleType) -> None:
+    index = make_docs.rules_index()
+    for each in all_documentation():
+        assert f"| [{each.code}]({each.code}.md) | {each.severity.value}" in index
+    page = make_docs.rule_page(documentation("KEY009"))
+    assert page.startswith("# KEY009\n\n**A key that DeepSpeed knows in another section.**\n\nSeverity: error. Since ")
+    assert '\n## Example (ds_config.json)\n\n```json\n{"offload_optimizer": {"device": "cpu"}, ' in page
+    assert make_docs.markdown("a_b <ENV> x * y `<c>` __init__") == "a_b \\<ENV> x \\* y `<c>` \\__init\\__"
 
 
 def test_every_field_is_described() -> None:

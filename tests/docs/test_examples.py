@@ -109,4 +109,4 @@ def test_a_script_without_dsgen(tmp_path: Path) -> None:
     script.unlink()
     missing = launch(tmp_path, str(recipe))
     assert missing.returncode == 1
-    assert "LCH133" in missing.stderr
+    assert f"error[inputs.entrypoint]: there is no script {script}" in missing.stderr

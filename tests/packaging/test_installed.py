@@ -127,6 +127,8 @@ def test_no_package_imports_a_room_above_it() -> None:
         "catalog",
         "rules",
         "recipe",
+        "dsconfig",
+        "lint",
         "render",
         "ascend_sim",
         "doctor",

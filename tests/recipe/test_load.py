@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,19 @@ def test_short_forms_can_be_added_to(folder: Path) -> None:
     assert str(document.at(("precision", "accumulate"))) == "r.yaml:2:25"
     replaced = load({"s.yaml": "extends: long.yaml\nprecision: fp16\n", "long.yaml": "precision: {type: bf16}\n"})
     assert replaced.document.value == {"precision": "fp16"}
+
+
+@pytest.mark.parametrize(
+    ("said", "change", "value"),
+    [
+        ("entrypoint: a.py", "entrypoint.args=[x]", {"entrypoint": {"script": "a.py", "args": ["x"]}}),
+        ("container: image:1", "container.engine=podman", {"container": {"image": "image:1", "engine": "podman"}}),
+        ("precision: bf16", "precision.accumulate=fp32", {"precision": {"type": "bf16", "accumulate": "fp32"}}),
+    ],
+)
+def test_a_set_beside_a_short_form_keeps_it(folder: Path, said: str, change: str, value: dict[str, Any]) -> None:
+    (folder / "r.yaml").write_text(said + "\n")
+    assert load_recipe(Path("r.yaml"), [change]).document.value == value
 
 
 def test_inputs_are_the_whole_chain_by_content(folder: Path) -> None:

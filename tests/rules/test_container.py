@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from .conftest import Case, Findings
@@ -33,6 +35,24 @@ CASES = [
         right=f"container: {{image: {IMAGE}, mounts: [/data, '/a:/b', '/a:/c:ro']}}",
     ),
     Case(
+        code="CON005",
+        path="container.mounts[1]",
+        wrong=f"container:\n  image: {IMAGE}\n  mounts:\n  - /data\n  - /data:// # here",
+        right=f"container: {{image: {IMAGE}, mounts: [/data, '/:/host:ro']}}",
+    ),
+    Case(
+        code="CON005",
+        path="container.mounts[0]",
+        wrong=f"container:\n  image: {IMAGE}\n  mounts:\n  - '/a,readonly' # here",
+        right=f'container: {{image: {IMAGE}, mounts: ["/it\'s a"]}}',
+    ),
+    Case(
+        code="CON006",
+        path="container.mounts[2]",
+        wrong=f"container:\n  image: {IMAGE}\n  mounts:\n  - /b\n  - /data\n  - /c:/data/:ro # here",
+        right=f"container: {{image: {IMAGE}, mounts: [/data, '/data:/c', /data/a]}}",
+    ),
+    Case(
         code="CON004",
         path="container.devices",
         wrong="hardware: {device: cuda-a100-80g, per_node: 8}\n"
@@ -40,6 +60,13 @@ CASES = [
         right=f"container: {{image: {IMAGE}, devices: runtime}}",
     ),
 ]
+
+
+@pytest.mark.parametrize("character", ['"', ",", "\n", "\r"])
+def test_characters_of_mounts(findings: Findings, character: str) -> None:
+    for mount in (f"/a{character}b", f"/a:/b{character}"):
+        container = json.dumps({"image": IMAGE, "mounts": [mount]})
+        assert [each.code for each in findings(f"container: {container}")] == ["CON005"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

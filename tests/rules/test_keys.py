@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsgen.catalog.deepspeed_keys import load_keys
-from dsgen.rules.keys import WITHOUT_EFFECT, value_problem
+from dsgen.rules.keys import LAUNCHER_KEYS, WITHOUT_EFFECT, value_problem
 
 from .conftest import Case, Findings
 
@@ -51,7 +51,7 @@ CASES = [
         right="deepspeed: {gradient_clipping: 0}",
     ),
     Case(
-        code="KEY003",
+        code="AUT002",
         path="zero.reduce_bucket_size",
         wrong="zero: {stage: 2, reduce_bucket_size: auto} # here",
         right="zero: {stage: 2, reduce_bucket_size: 5e7}",
@@ -216,7 +216,6 @@ def test_case(case: Case, findings: Findings) -> None:
         ("zero: {stage: 2, stag: 3}", "did you mean stage?"),
         ("zero: {stage: 2, ofload: {optimizer: cpu}}", "did you mean offload?"),
         ("zero: {stage: 3, max_live_parameter: 3}", "did you mean stage3_max_live_parameters?"),
-        ("deepspeed: {stage: 3}", "did you mean zero_optimization.stage?"),
         ("deepspeed: {bf_16: {enabled: true}}", "did you mean bf16"),
         ("deepspeed: {xyzzy: 1}", "remove it"),
         ("deepspeed: {'': 1}", "remove it"),
@@ -226,6 +225,35 @@ def test_unknown_keys_get_the_nearest_name(fields: str, help: str, findings: Fin
     (found,) = findings(fields)
     assert found.code == "KEY001"
     assert found.help.startswith(help)
+
+
+@pytest.mark.parametrize(
+    ("fields", "help"),
+    [
+        ("deepspeed: {stage: 3}", "write it as zero.stage"),
+        ("deepspeed: {zero_optimization: {gradient_clipping: 1}}", "write it as gradient_clipping"),
+        ("deepspeed: {overlap_comm: true}", "write it as zero.overlap_comm"),
+    ],
+)
+def test_keys_of_other_sections_are_sent_there(fields: str, help: str, findings: Findings) -> None:
+    (found,) = findings(fields)
+    assert (found.code, found.help) == ("KEY009", help)
+
+
+@pytest.mark.parametrize("name", LAUNCHER_KEYS)
+def test_settings_of_the_launcher(name: str, findings: Findings) -> None:
+    (found,) = findings(f"deepspeed: {{{name}: 1}}")
+    assert (found.code, found.path) == ("KEY010", f"deepspeed.{name}")
+
+
+@pytest.mark.parametrize("name", ["_comment", "//", "#note", "comment", "_read_the_docs"])
+def test_comments_are_no_settings(name: str, findings: Findings) -> None:
+    (found,) = findings(f"deepspeed: {{'{name}': hello}}")
+    assert found.code == "KEY008"
+
+
+def test_the_schema_of_editors_is_nothing(findings: Findings) -> None:
+    assert findings("deepspeed: {$schema: ds_config.schema.json}") == []
 
 
 def test_the_old_name_is_answered_in_the_recipes_words(findings: Findings) -> None:
@@ -256,7 +284,6 @@ def test_keys_without_effect_are_known_ones() -> None:
         ("compile.passes", ["z1", "zz"], "expected one of autosp, autotp, z1, z3, got 'zz'"),
         ("zero_optimization.leaf_module.names", {}, "expected a list, got a mapping"),
         ("wandb.team", "x" * 100, None),
-        ("tensor_parallel.dtype", "anything", None),
     ],
 )
 def test_values(path: str, value: object, problem: str | None) -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .conftest import Case, Findings
+from .linted import lint_config, said
 
 NVME = "{device: nvme, path: /fast}"
 
@@ -104,3 +107,58 @@ def test_case(case: Case, findings: Findings) -> None:
 def test_full_ratio_is_no_partial_offload(findings: Findings) -> None:
     for ratio in ("1", "1.0", "100%"):
         assert findings(f"zero: {{stage: 2, offload: {{optimizer: {{device: cpu, ratio: {ratio}}}}}}}") == []
+
+
+ON_CPU, ON_NVME = {"device": "cpu"}, {"device": "nvme", "nvme_path": "/local_nvme"}
+LION = {"optimizer": {"type": "Lion", "params": {"lr": 1e-5}}}
+NO_OPTIMIZER = {"optimizer": None}
+
+
+def zero(stage: int, optimizer: Any = None, parameters: Any = None, **keys: Any) -> dict[str, Any]:
+    sections = {"offload_optimizer": optimizer, "offload_param": parameters}
+    return {"zero_optimization": {"stage": stage, **{k: v for k, v in sections.items() if v is not None}, **keys}}
+
+
+def at(key: str, section: str = "offload_optimizer") -> str:
+    return f"zero_optimization.{section}" + (f".{key}" if key else "")
+
+
+CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]] = [
+    (zero(2, parameters=ON_CPU), {}, [("OFF001", "error", at("", "offload_param"))]),
+    (zero(2, cpu_offload_param=True), {}, [("OFF001", "error", "zero_optimization.cpu_offload_param")]),
+    (zero(2, parameters={"device": "none"}), {}, []),
+    (zero(0, ON_CPU), {}, [("OFF002", "error", at(""))]),
+    (zero(3, {"device": "nvme"}), {}, [("OFF003", "error", at("device"))]),
+    (zero(2, {"device": "nvme"}), {}, [("OFF004", "error", at("device"))]),
+    (zero(3, ON_NVME), {}, []),
+    (zero(2, {"device": "cpu", "buffer_count": 4}), {}, [("OFF005", "warning", at("buffer_count"))]),
+    (zero(2, {"device": "none", "pin_memory": True}), {}, [("OFF005", "info", at("pin_memory"))]),
+    (zero(2, {"device": "cpu", "ratio": 0.5}), {}, [("OFF007", "error", at("ratio"))]),
+    (
+        zero(0, {"device": "none", "ratio": 0.5}),
+        {},
+        [("OFF005", "info", at("ratio")), ("OFF007", "error", at("ratio"))],
+    ),
+    (zero(3, {"device": "cpu", "ratio": 0.5}), {}, []),
+    (zero(3, parameters=ON_NVME), {}, [("OFF008", "error", at("", "offload_param"))]),
+    (zero(2, {"device": "cpu", "super_offload": True}), {}, [("OFF009", "error", at("super_offload"))]),
+    (
+        zero(3, {"device": "cpu", "super_offload": True}),
+        {"device": "ascend-910b3-64g"},
+        [("OFF009", "error", at("super_offload"))],
+    ),
+    (zero(3, {"device": "nvme", "nvme_path": "swap"}), {}, [("OFF010", "warning", at("nvme_path"))]),
+    (zero(3, {"device": "cpu", "ratio": 0.5}) | LION, {}, [("OFF011", "error", at("ratio"))]),
+    (zero(3, {"device": "nvme", "nvme_path": "/path/to/nvme"}), {}, [("OFF012", "warning", at("nvme_path"))]),
+    (zero(2, ON_CPU) | NO_OPTIMIZER, {}, [("OFF013", "warning", at(""))]),
+    (zero(2, cpu_offload=True) | NO_OPTIMIZER, {}, [("OFF013", "warning", "zero_optimization.cpu_offload")]),
+    (zero(2, ON_CPU) | NO_OPTIMIZER, {"framework": "transformers"}, [("OFF013", "info", at(""))]),
+    (zero(2, ON_CPU), {"client_optimizer": "AdamW"}, [("OFF013", "error", at(""))]),
+    (zero(2, ON_CPU), {"client_optimizer": "DeepSpeedCPUAdam"}, []),
+    (zero(2, ON_CPU) | {"zero_force_ds_cpu_optimizer": False}, {"client_optimizer": "AdamW"}, []),
+]
+
+
+@pytest.mark.parametrize(("changes", "job", "expected"), CONFIGS)
+def test_in_a_ds_config(changes: dict[str, Any], job: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    assert said(lint_config(changes, "OFF", **job)) == expected

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .conftest import Case, Findings
+from .linted import lint_config, said
 
 CASES = [
     Case(
@@ -101,3 +104,84 @@ def test_hints(findings: Findings) -> None:
 
 def test_untested_optimizers_are_fine_without_zero(findings: Findings) -> None:
     assert findings("optimizer: {type: Lamb, lr: 1e-5}\nzero: {stage: 0}") == []
+
+
+NONE = {"optimizer": None}
+UNTESTED = {"zero_allow_untested_optimizer": True}
+
+
+def optimizer(type: str, **params: Any) -> dict[str, Any]:
+    return {"optimizer": {"type": type, "params": {"lr": 1e-5, **params}}}
+
+
+def zero(stage: int, **keys: Any) -> dict[str, Any]:
+    return {"zero_optimization": {"stage": stage, **keys}}
+
+
+def at(key: str) -> str:
+    return f"optimizer.params.{key}"
+
+
+CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]] = [
+    (optimizer("AdmaW"), {}, [("OPT001", "error", "optimizer.type")]),
+    (optimizer("OneBitAdam"), {}, [("OPT001", "error", "optimizer.type")]),
+    (optimizer("sgd") | UNTESTED, {}, [("OPT001", "error", "optimizer.type")]),
+    (optimizer("LION"), {}, []),
+    (optimizer("MuAdamW"), {}, [("OPT013", "warning", "optimizer.type")]),
+    (optimizer("NAdam", momentum_decay=0.1) | UNTESTED, {}, []),
+    (optimizer("AdmaW"), {"client_optimizer": "AdamW"}, [("OPT008", "warning", "optimizer")]),
+    (optimizer("AdamW", learning_rate=1), {}, [("OPT002", "error", at("learning_rate"))]),
+    (optimizer("AdamW", max_grad_norm=1), {}, [("OPT002", "error", at("max_grad_norm"))]),
+    (optimizer("SGD", max_grad_norm=1) | UNTESTED, {}, [("OPT002", "error", at("max_grad_norm"))]),
+    (optimizer("AdamW", lr="1e-5"), {}, [("OPT003", "error", at("lr"))]),
+    (optimizer("AdamW", weight_decay=-1), {}, [("OPT003", "warning", at("weight_decay"))]),
+    (optimizer("AdamW", weight_decay=-1, torch_adam=True), {}, [("OPT003", "error", at("weight_decay"))]),
+    (optimizer("AdamW", amsgrad=1, torch_adam=True), {}, [("OPT003", "warning", at("amsgrad"))]),
+    (optimizer("AdamW", lr="auto", betas="auto"), {}, []),
+    (optimizer("SGD"), {}, [("OPT004", "error", "optimizer.type")]),
+    (optimizer("SGD") | zero(0), {}, []),
+    (NONE, {"client_optimizer": "SGD"}, [("OPT004", "error", "zero_optimization.stage")]),
+    (NONE | UNTESTED, {"client_optimizer": "SGD"}, []),
+    (NONE, {"client_optimizer": "FusedAdam"}, []),
+    (optimizer("Adam", weight_decay=0.1), {}, [("OPT005", "warning", "optimizer.type")]),
+    (optimizer("Adam"), {}, [("OPT005", "info", "optimizer.type")]),
+    (optimizer("Adam", torch_adam=True), {}, [("OPT005", "warning", "optimizer.type")]),
+    (optimizer("Adam", torch_adam=True, weight_decay=0), {}, [("OPT005", "info", "optimizer.type")]),
+    (optimizer("Adam", adam_w_mode=False, weight_decay=0.1), {}, []),
+    (optimizer("AdamW", fused=True), {}, [("OPT006", "error", at("fused"))]),
+    (optimizer("AdamW", fused=True, torch_adam=True), {}, []),
+    (optimizer("AdamW", adam_w_mode=False), {}, [("OPT007", "warning", at("adam_w_mode"))]),
+    (NONE, {}, [("OPT009", "warning", "optimizer")]),
+    (NONE, {"framework": "transformers"}, []),
+    (NONE, {"client_optimizer": "AdamW"}, []),
+    (NONE, {"client_optimizer": "none"}, [("OPT009", "error", "optimizer")]),
+    (NONE | zero(0), {"client_optimizer": "none"}, [("OPT009", "error", "optimizer")]),
+    (NONE | zero(2, offload_optimizer={"device": "cpu"}), {}, []),
+    ({"optimizer": {"params": {"lr": 1e-5}}}, {"framework": "transformers"}, [("OPT010", "error", "optimizer")]),
+    (optimizer("Muon") | zero(3), {}, [("OPT011", "error", "optimizer.type")]),
+    (optimizer("Muon") | zero(3, reduce_scatter=False), {}, []),
+    (optimizer("Muon") | zero(2), {}, []),
+    (
+        optimizer("Lamb") | zero(0) | {"fp16": {"enabled": False, "loss_scale": 8}},
+        {},
+        [("OPT012", "error", "fp16.loss_scale")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "job", "expected"), CONFIGS)
+def test_in_a_ds_config(changes: dict[str, Any], job: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    assert said(lint_config(changes, "OPT", **job)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stage", "effect"),
+    [
+        (0, "DeepSpeed fails in the first training step"),
+        (1, "DeepSpeed refuses to start at stage 1"),
+        (3, "DeepSpeed fails in the first backward pass"),
+    ],
+)
+def test_what_becomes_of_a_job_without_an_optimizer(stage: int, effect: str) -> None:
+    (finding,) = lint_config(NONE | zero(stage), "OPT009")
+    assert finding.message.endswith(f"unless the script passes one to deepspeed.initialize, {effect}")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .conftest import Case, Findings
+from .linted import lint_config, said
 
 CASES = [
     Case(
@@ -101,3 +104,76 @@ def test_case(case: Case, findings: Findings) -> None:
 def test_raw_parameters_are_checked_too(findings: Findings) -> None:
     (found,) = findings("schedule: {type: WarmupLR}\ndeepspeed: {scheduler: {params: {warmup_num_steps: 0}}}")
     assert (found.code, found.path) == ("SCH002", "deepspeed.scheduler.params.warmup_num_steps")
+
+
+TRAINER = {"framework": "transformers"}
+
+
+def schedule(type: str, **params: Any) -> dict[str, Any]:
+    return {"scheduler": {"type": type, "params": params}}
+
+
+def decay(**params: Any) -> dict[str, Any]:
+    return schedule("WarmupDecayLR", **{"total_num_steps": 100, "warmup_max_lr": 1e-5, **params})
+
+
+def cycle(first: float) -> dict[str, Any]:
+    return schedule("OneCycle", cycle_min_lr=0.0, cycle_max_lr=1e-5, cycle_first_step_size=first)
+
+
+def at(key: str) -> str:
+    return f"scheduler.params.{key}"
+
+
+CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]] = [
+    (schedule("WarmupLR", warmup_steps=1), {}, [("SCH001", "error", at("warmup_steps"))]),
+    (schedule("WarmupLR", last_batch_iteration=-1), {}, []),
+    (schedule("WarmupLR", warmup_num_steps=0), {}, [("SCH002", "error", at("warmup_num_steps"))]),
+    (schedule("WarmupLR", warmup_num_steps="ten"), {}, [("SCH002", "error", at("warmup_num_steps"))]),
+    (schedule("WarmupLR", warmup_num_steps="auto"), {}, []),
+    (schedule("WarmupLR", warmup_type="cosine"), {}, [("SCH002", "warning", at("warmup_type"))]),
+    (schedule("WarmupLR", warmup_min_lr=[0.0, 0.0], warmup_max_lr=[1e-5, 1e-4]), {}, []),
+    (schedule("WarmupLR", warmup_num_steps=2.5), {}, [("SCH002", "error", at("warmup_num_steps"))]),
+    (schedule("WarmupLR", warmup_num_steps=True), {}, [("SCH002", "warning", at("warmup_num_steps"))]),
+    (cycle(2.5), {}, [("SCH002", "warning", at("cycle_first_step_size"))]),
+    (cycle(-1), {}, [("SCH002", "error", at("cycle_first_step_size"))]),
+    (decay(total_num_steps=0), {}, [("SCH002", "warning", at("total_num_steps"))]),
+    (schedule("WarmupCosineLR", warmup_num_steps=2), {}, [("SCH003", "error", "scheduler.params")]),
+    (decay(warmup_num_steps=1000), {}, [("SCH004", "warning", at("warmup_num_steps"))]),
+    (decay(warmup_num_steps=10), {}, []),
+    (decay(warmup_max_lr=3e-5), {}, [("SCH006", "warning", at("warmup_max_lr"))]),
+    (schedule("WarmupLR", warmup_num_steps=1), {}, [("SCH007", "warning", at("warmup_num_steps"))]),
+    (schedule("WarmupLr"), {}, [("SCH008", "error", "scheduler.type")]),
+    (schedule("constant"), {}, [("SCH008", "error", "scheduler.type")]),
+    (schedule("StepLR", step_size=10), {}, [("SCH008", "error", "scheduler.type")]),
+    (
+        schedule("StepLR", step_size=10) | {"zero_optimization": {"stage": 0}},
+        {},
+        [("SCH008", "error", "scheduler.type")],
+    ),
+    (schedule("StepLR", step_size=10) | {"zero_optimization": {"stage": 0}, "bf16": None}, {}, []),
+    ({"scheduler": {"type": "WarmupLR"}}, {}, [("SCH009", "error", "scheduler")]),
+    ({"scheduler": {"type": "WarmupDecayLR"}}, {}, [("SCH009", "error", "scheduler")]),
+    ({"scheduler": {"params": {"warmup_num_steps": 10}}}, {}, [("SCH009", "error", "scheduler")]),
+    (
+        schedule("WarmupLR", warmup_num_steps=10.0),
+        {"framework": "native"},
+        [("SCH010", "warning", at("warmup_num_steps"))],
+    ),
+    (schedule("WarmupLR", warmup_num_steps=10.0), TRAINER, [("SCH010", "error", at("warmup_num_steps"))]),
+    (decay(total_num_steps=100.0), TRAINER, []),
+    (schedule("WarmupDecayLR", total_num_steps=100), {}, [("SCH011", "warning", "scheduler.params")]),
+    (schedule("WarmupLR", warmup_num_steps=10), {}, []),
+]
+
+
+@pytest.mark.parametrize(("changes", "job", "expected"), CONFIGS)
+def test_in_a_ds_config(changes: dict[str, Any], job: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    assert said(lint_config(changes, "SCH", **job)) == expected
+
+
+def test_what_the_peak_is_instead() -> None:
+    (finding,) = lint_config(schedule("WarmupDecayLR", total_num_steps=100), "SCH011")
+    assert finding.message == "WarmupDecayLR without warmup_max_lr peaks at 0.001, not at the optimizer's lr 1e-05"
+    (finding,) = lint_config(schedule("WarmupDecayLR", total_num_steps="auto"), "SCH011")
+    assert finding.help == 'give warmup_max_lr: "auto"'

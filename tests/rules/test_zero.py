@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dsgen.catalog.deepspeed_keys import load_keys
 from dsgen.rules.zero import BF16_OPTIMIZER_KEYS, STAGE_OF_KEY
 
 from .conftest import Case, Findings
+from .linted import lint_config, said
 
 CASES = [
     Case(
@@ -114,3 +117,62 @@ def test_the_table_names_real_keys() -> None:
     assert set(BF16_OPTIMIZER_KEYS) <= set(STAGE_OF_KEY)
     untold = {key.name for key in keys.children("zero_optimization") if not key.deprecated} - set(STAGE_OF_KEY)
     assert untold == {"stage", "offload_optimizer", "offload_param", "legacy_stage1", "zenflow"}
+
+
+def zero(stage: int, **keys: Any) -> dict[str, Any]:
+    return {"zero_optimization": {"stage": stage, **keys}}
+
+
+def zenflow(stage: int = 2, **keys: Any) -> dict[str, Any]:
+    return zero(stage, offload_optimizer={"device": "cpu"}, zenflow=keys)
+
+
+def at(key: str) -> str:
+    return f"zero_optimization.{key}"
+
+
+SUM = {"gradient_allreduce_op": "sum"}
+
+CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]] = [
+    (zero(2, sub_group_size=1000), {}, [("ZRO001", "warning", at("sub_group_size"))]),
+    (zero(2, param_persistence_threshold=10), {}, [("ZRO001", "warning", at("param_persistence_threshold"))]),
+    (zero(2, allgather_partitions=True), {}, [("ZRO001", "info", at("allgather_partitions"))]),
+    (zero(2, allgather_partitions=False), {}, [("ZRO001", "warning", at("allgather_partitions"))]),
+    (zero(3, compute_grad_norm=False), {}, [("ZRO001", "error", at("compute_grad_norm"))]),
+    (zero(3, compute_grad_norm=True), {}, [("ZRO001", "warning", at("compute_grad_norm"))]),
+    (zero(2, reduce_bucket_size=10**11), {"model": "llama-2-7b"}, [("ZRO002", "warning", at("reduce_bucket_size"))]),
+    (zero(3, zero_hpz_partition_size=3), {"world_size": 8}, [("ZRO003", "error", at("zero_hpz_partition_size"))]),
+    (zero(2, compute_grad_norm=False), {}, [("ZRO004", "error", at("compute_grad_norm"))]),
+    (zero(2) | {"gradient_predivide_factor": 2.0}, {}, [("ZRO005", "error", "gradient_predivide_factor")]),
+    (zero(2) | {"gradient_predivide_factor": 2.0} | SUM, {}, []),
+    ({"zero_optimization": True}, {}, [("ZRO006", "warning", "zero_optimization")]),
+    (zero(3, sub_group_size=0), {}, [("ZRO007", "warning", at("sub_group_size"))]),
+    (zero(3) | SUM, {}, [("ZRO008", "error", "gradient_allreduce_op")]),
+    (zero(2) | SUM, {}, []),
+    (SUM | {"compile": {"deepcompile": True}}, {}, [("ZRO008", "error", "gradient_allreduce_op")]),
+    (zenflow(topk_ratio=0.1), {}, []),
+    (zero(2, zenflow={"topk_ratio": 0.1}), {}, [("ZRO009", "error", at("zenflow"))]),
+    (zero(0, zenflow={"topk_ratio": 0.1}), {}, [("ZRO009", "error", at("zenflow"))]),
+    (zenflow(select_interval=2), {}, [("ZRO009", "error", at("zenflow.select_interval"))]),
+    (zenflow(select_strategy="step"), {}, [("ZRO009", "error", at("zenflow.select_strategy"))]),
+    (
+        zenflow(select_strategy="step", select_interval=2, update_interval=4),
+        {},
+        [("ZRO009", "error", at("zenflow.select_interval"))],
+    ),
+    (zenflow(select_strategy="step", select_interval=4, update_interval=2), {}, []),
+    (zenflow(offload=True), {}, [("ZRO009", "error", at("zenflow.offload"))]),
+    (zenflow(3, offload=True), {}, []),
+    (zero(3, zenflow={"topk_ratio": 0.1}), {}, []),
+    (zero(3, zero_quantized_gradients=True), {}, [("ZRO010", "warning", at("zero_quantized_gradients"))]),
+    (zero(3, zero_quantized_gradients=True), {"device": "cpu"}, [("ZRO010", "error", at("zero_quantized_gradients"))]),
+    (zero(3, zero_quantized_gradients=False), {"device": "cpu"}, []),
+    (zero(2, cpu_offload=False, offload_optimizer={"device": "cpu"}), {}, [("ZRO011", "error", at("cpu_offload"))]),
+    (zero(2, cpu_offload_use_pin_memory=True, offload_optimizer={"device": "cpu"}), {}, []),
+    (zero(2, cpu_offload=True), {}, []),
+]
+
+
+@pytest.mark.parametrize(("changes", "job", "expected"), CONFIGS)
+def test_in_a_ds_config(changes: dict[str, Any], job: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    assert said(lint_config(changes, "ZRO", **job)) == expected

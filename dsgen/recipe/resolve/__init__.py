@@ -20,6 +20,7 @@ from dsgen.recipe.resolve.ledger import SAID, Ledger
 from dsgen.recipe.resolve.optimizer import optimizer_config, schedule_config
 from dsgen.recipe.resolve.precision import decide_accumulate, precision_config
 from dsgen.recipe.resolve.said import as_read
+from dsgen.recipe.resolve.version import for_version
 from dsgen.recipe.resolve.zero import Facts, zero_config
 from dsgen.recipe.schema import ChunkedLoss, EveryLayers, Recipe
 from dsgen.recipe.view import (
@@ -95,6 +96,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
     config = merged(config, raw)
     for path, value in _leaves(raw):
         ledger.note(path, value, "a raw key of the recipe")
+    config = for_version(config, checked.deepspeed, ledger)
 
     environment = decide_environment(
         device,
@@ -114,7 +116,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
         nodes=nodes,
         per_node=per_node,
         hosts=hosts,
-        host_memory_bytes=hardware.host_memory or device.host_memory_bytes,
+        host_memory_bytes=hardware.host_memory,
         host_cores=cores,
         tensor_parallel=recipe.parallel.tensor,
         sequence_parallel=recipe.parallel.sequence,
@@ -159,6 +161,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
         ),
         headroom=recipe.memory.headroom,
         seed=recipe.seed,
+        deepspeed=checked.deepspeed,
         ds_config=config,
         decisions=(
             *ledger.decisions(),
