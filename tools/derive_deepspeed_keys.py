@@ -1,5 +1,5 @@
 # ruff: noqa: E402 - the accelerator and the logging have to be chosen before DeepSpeed is imported
-"""Derive DeepSpeed's configuration keys from the installed DeepSpeed: `dsgen/catalog/data/deepspeed/VERSION.json`.
+"""Derive the configuration keys of the DeepSpeed that is imported: `dsgen/catalog/data/deepspeed/VERSION.json`.
 
 Three ways, in this order:
 
@@ -7,16 +7,23 @@ Three ways, in this order:
    aliases, deprecations. An unknown key in them is refused.
 2. Everything else is read by hand out of a dict. A dict that notes each look-up is handed to `DeepSpeedConfig`, so that
    the keys, their defaults and the function that reads them come from what DeepSpeed does. An unknown key is ignored.
+   In the same way the engine chooses an optimizer out of such a dict, up to the moment when it would build it.
 3. What neither shows stands in the tables of this file: types and choices of keys that are read by hand, keys that are
-   read only in a running job, and other spellings.
+   read only in a running job, and other spellings. They hold for every version; what a version does not look up is
+   left out.
 
-Run it after DeepSpeed has been updated:  python tools/derive_deepspeed_keys.py
+Works with every DeepSpeed from 0.14.0 on. Run it after DeepSpeed has been updated:
+
+    python tools/derive_deepspeed_keys.py
+
+`tools/derive_deepspeed_versions.py` runs it for versions that are not installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections.abc
+import contextlib
 import dataclasses
 import enum
 import inspect
@@ -27,21 +34,36 @@ import pathlib
 import sys
 import types
 import typing
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 logging.disable(logging.WARNING)
 
-import deepspeed
+import numpy
 import torch
-from deepspeed.module_inject.auto_ep_presets.base import AutoEPConfig
-from deepspeed.runtime import config as runtime_config
-from deepspeed.runtime import constants, lr_schedules
-from deepspeed.runtime.config_utils import DeepSpeedConfigModel
-from pydantic.fields import FieldInfo
+import torch.distributed.elastic.agent.server.api as elastic_api
 
+# What old DeepSpeeds import of libraries that have dropped it since, and do not use to read a config: up to 0.14.3 the
+# elastic agent and the autotuner; 0.14.0 takes the CPU only where Intel's extensions can be imported.
+vars(elastic_api).setdefault("_get_socket_with_port", None)
+vars(elastic_api).setdefault("log", None)
+vars(numpy).setdefault("BUFSIZE", 8192)
+INTEL = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
+sys.modules.update((name, types.ModuleType(name)) for name in INTEL)
+
+import deepspeed
+import pydantic
+import pydantic.v1
+from deepspeed.runtime import config as runtime_config
+from deepspeed.runtime import engine, lr_schedules
+from deepspeed.runtime.zero import utils as zero_utils
+
+PYDANTIC = (pydantic.BaseModel, pydantic.v1.BaseModel)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = pathlib.Path(deepspeed.__file__).resolve().parent
+# Source packages end it with a blank.
+VERSION = deepspeed.__version__.strip()
 
 # Sections read with a pydantic model: path -> the attribute of DeepSpeedConfig that holds the parsed model.
 MODELS = {
@@ -65,9 +87,12 @@ CONTENT: dict[str, Any] = {
     "train_batch_size": 1,
     "activation_checkpointing": {},
     "aio": {},
+    "amp": {"enabled": False},
     "autotuning": {"model_info": {}},
+    "bf16": {"enabled": False},
     "checkpoint": {"writer": {}, "parallel_write": {}},
     "comms_logger": {},
+    "curriculum_learning": {"enabled": False},
     "data_efficiency": {
         "data_sampling": {
             "curriculum_learning": {"enabled": True, "curriculum_metrics": {}},
@@ -76,19 +101,69 @@ CONTENT: dict[str, Any] = {
         "data_routing": {"random_ltd": {"enabled": True}},
     },
     "data_types": {},
+    "elasticity": {},
     "expert_parallel": {"enabled": False},
     "flops_profiler": {},
+    "fp16": {"enabled": True, "initial_scale_power": 16},
+    "nebula": {},
     "optimizer": {"type": "Adam", "params": {"max_grad_norm": 0}},
     "pipeline": {},
+    "progressive_layer_drop": {"enabled": False},
     "scheduler": {"type": "WarmupLR", "params": {}},
     "timers": {"throughput": {}},
     "torch_autocast": {"dtype": "bf16", "lower_precision_safe_modules": []},
     "weight_quantization": {},
 }
 
+# What has to stand there for the rest: sections that DeepSpeed reads in one of several ways, or that end its reading.
+FURTHER_CONTENT: tuple[dict[str, Any], ...] = (
+    # The form of DeepSpeed before 0.3: zero_optimization as a switch.
+    {"train_batch_size": 1, "zero_optimization": True},
+    *(
+        {"train_batch_size": 1, "sparse_attention": {"mode": mode}}
+        for mode in ("fixed", "dense", "variable", "bigbird", "bslongformer")
+    ),
+    {"elasticity": {"enabled": True, "max_train_batch_size": 4, "micro_batch_sizes": [1]}},
+    {
+        "train_batch_size": 1,
+        "compression_training": {
+            "weight_quantization": {
+                "shared_parameters": {"enabled": True, "fp16_mixed_quantize": {}},
+                "different_groups": {},
+            },
+            "activation_quantization": {"shared_parameters": {}, "different_groups": {}},
+            "sparse_pruning": {"shared_parameters": {"method": "snip_momentum"}, "different_groups": {}},
+            "row_pruning": {"shared_parameters": {}, "different_groups": {}},
+            "head_pruning": {"shared_parameters": {"enabled": True, "num_heads": 1}, "different_groups": {}},
+            "channel_pruning": {"shared_parameters": {}, "different_groups": {}},
+            "layer_reduction": {"enabled": True},
+        },
+    },
+    # Where DeepSpeed looks, by mistake, whether weights are quantized (compression/config.py, get_quantize_enabled).
+    {
+        "train_batch_size": 1,
+        "compression_training": {"shared_parameters": {"enabled": True, "fp16_mixed_quantize": {}}},
+        "quantize_training": {"eigenvalue": {}},
+    },
+)
+
 # Sections whose keys the user chooses, or that DeepSpeed copies whole.
 FREE = (
+    "amp",
     "autotuning.arg_mappings",
+    *(
+        f"compression_training.{technique}.different_groups"
+        for technique in (
+            "activation_quantization",
+            "channel_pruning",
+            "head_pruning",
+            "row_pruning",
+            "sparse_pruning",
+            "weight_quantization",
+        )
+    ),
+    "compression_training.layer_reduction",
+    "curriculum_learning",
     "data_efficiency.data_routing.random_ltd",
     "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics",
     "tensor_parallel.partition_config",
@@ -96,15 +171,30 @@ FREE = (
     "weight_quantization.quantized_initialization",
 )
 
+# Keys of sections that are copied, and who reads them in a running job.
+READ_LATER = {
+    "data_efficiency.data_sampling.curriculum_learning.data_cluster_path": (
+        "runtime/data_pipeline/data_sampling/data_sampler.py:__init__"
+    ),
+    "data_efficiency.data_sampling.dynamic_batching.metrics_path": (
+        "runtime/data_pipeline/data_sampling/variable_batch_size_and_lr.py:"
+        "get_dataloader_and_lr_scheduler_for_variable_batch_size_deepspeed"
+    ),
+    "progressive_layer_drop.gamma": "runtime/engine.py:pld_gamma",
+    "progressive_layer_drop.theta": "runtime/engine.py:pld_theta",
+}
+
 # Handed to a class as keyword arguments: an unknown one is a TypeError when the engine is built.
 ARGUMENTS = ("optimizer.params", "scheduler.params")
 
 OTHER_SPELLINGS = {"bf16": ["bfloat16"]}
 
 DTYPES = [value for dtype in runtime_config.DtypeEnum for value in dtype._all_values if isinstance(value, str)]
-COMMUNICATION_DTYPES = ["bf16", "fp16", "fp32"]
+# "bfp16" is how 0.14.0 wants it.
+COMMUNICATION_DTYPES = ["bf16", "bfp16", "fp16", "fp32"]
 
-# What the look-ups do not show. Choices are compared without case where DeepSpeed changes the case first.
+# What the look-ups do not show. Choices are compared without case where DeepSpeed changes the case first; those that
+# the version's own reader refuses are left out.
 BY_HAND: dict[str, dict[str, Any]] = {
     "activation_checkpointing.number_checkpoints": {"type": "int or null"},
     "allgather_size": {"type": "int", "deprecated": True, "replaced_by": ["zero_optimization.allgather_bucket_size"]},
@@ -117,7 +207,7 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "autotuning.model_info.num_params": {"type": "int or null"},
     "autotuning.model_info_path": {"type": "str or null"},
     "autotuning.tuner_type": {"choices": ["gridsearch", "model_based", "random"]},
-    "checkpoint.tag_validation": {"choices": list(constants.CHECKPOINT_TAG_VALIDATION_MODES), "any_case": True},
+    "checkpoint.tag_validation": {"choices": ["FAIL", "IGNORE", "WARN"], "any_case": True},
     "checkpoint.writer.data_parallel": {
         "type": "str or null",
         "choices": ["MACHINE", "REPLICA", "SOCKET"],
@@ -125,40 +215,66 @@ BY_HAND: dict[str, dict[str, Any]] = {
     },
     "checkpoint.writer.type": {"choices": ["FAST", "MOCK", "PYTHON"], "any_case": True},
     "communication_data_type": {"type": "str or null", "choices": COMMUNICATION_DTYPES, "any_case": True},
+    "compression_training.head_pruning.shared_parameters.num_heads": {"type": "int"},
     "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics": {"type": "dict"},
-    "data_efficiency.data_sampling.dynamic_batching.max_batch_size": {"type": "int or null", "default": None},
+    "data_efficiency.data_sampling.curriculum_learning.data_cluster_path": {"type": "str"},
+    "data_efficiency.data_sampling.dynamic_batching.max_batch_size": {"type": "int", "default": None},
     "data_efficiency.data_sampling.dynamic_batching.max_tokens": {"type": "int"},
-    "data_parallel_size": {"type": "int", "reader": "__init__.py:initialize"},
+    "data_efficiency.data_sampling.dynamic_batching.metrics_path": {"type": "str"},
+    "data_parallel_size": {"type": "int"},
     "data_types.buffer_dtype": {"type": "str or null", "choices": DTYPES},
     "data_types.grad_accum_dtype": {"type": "str or null", "choices": DTYPES},
-    "data_types.keep_in_fp32_modules": {"type": "str or list"},
+    "data_types.keep_in_fp32_modules": {"type": "list"},
     "data_types.param_dtype": {"type": "str or null", "choices": DTYPES},
     "datastates_ckpt": {"type": "bool or dict"},
+    "elasticity.max_train_batch_size": {"type": "int"},
+    "elasticity.micro_batch_sizes": {"type": "list"},
     "flops_profiler.output_file": {"type": "str or null"},
+    "fp16.loss_scale": {"type": "float"},
     "gradient_accumulation_steps": {"type": "int or null", "exclusive_minimum": 0},
     "gradient_clipping": {"minimum": 0},
     "gradient_predivide_factor": {"exclusive_minimum": 0},
-    "gradient_allreduce_op": {"choices": sorted(constants.GRADIENT_ALLREDUCE_OP_SUPPORTED), "any_case": True},
-    "log_level": {"type": "str or null", "choices": ["critical", "debug", "error", "info", "warning"]},
+    "gradient_allreduce_op": {"choices": ["mean", "sum"], "any_case": True},
+    "log_level": {
+        "type": "str or null",
+        "choices": ["critical", "debug", "error", "info", "warning"],
+        "any_case": True,
+    },
+    "nebula.nebula_load_path": {"type": "str or null"},
+    "nebula.persistent_storage_path": {"type": "str or null"},
     "optimizer.legacy_fusion": {"type": "bool", "default": False},
     "optimizer.params.max_grad_norm": {"type": "float", "deprecated": True, "replaced_by": ["gradient_clipping"]},
     "optimizer.type": {"type": "str or null", "default": None},
+    "progressive_layer_drop.gamma": {"type": "float"},
+    "progressive_layer_drop.theta": {"type": "float"},
     "scheduler.type": {"type": "str or null", "default": None},
+    "seq_parallel_comm_data_type": {"choices": COMMUNICATION_DTYPES, "any_case": True},
     "seq_parallel_communication_data_type": {"choices": COMMUNICATION_DTYPES, "any_case": True},
-    "sequence_parallel_size": {"type": "int", "reader": "__init__.py:initialize"},
+    "sequence_parallel_size": {"type": "int"},
+    "sparse_attention.global_block_end_indices": {"type": "list or null"},
+    "sparse_attention.mode": {
+        "type": "str",
+        "default": "fixed",
+        "choices": ["bigbird", "bslongformer", "dense", "fixed", "variable"],
+    },
     "steps_per_print": {"type": "int or null", "exclusive_minimum": 0},
-    "torch_autocast.dtype": {"type": "str or null", "default": None, "choices": DTYPES},
-    "torch_autocast.lower_precision_safe_modules": {"type": "list or null", "default": None},
+    "torch_autocast.dtype": {"type": "str", "default": None, "choices": DTYPES},
+    "torch_autocast.lower_precision_safe_modules": {"type": "list", "default": None},
     "train_batch_size": {"type": "int or null", "exclusive_minimum": 0},
     "train_micro_batch_size_per_gpu": {"type": "int or null", "exclusive_minimum": 0},
     "vocabulary_size": {"type": "int or null"},
     "zero_optimization": {"type": "bool or dict"},
+    "zero_optimization.leaf_module": {"type": "dict or null"},
+    "zero_optimization.leaf_module.classes": {"type": "str or list"},
+    "zero_optimization.leaf_module.name_suffixes": {"type": "str or list"},
+    "zero_optimization.leaf_module.names": {"type": "str or list"},
+    "zero_optimization.zenflow.select_strategy": {"choices": ["auto", "epoch", "step"]},
 }
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = ROOT / "dsgen" / "catalog" / "data" / "deepspeed" / f"{deepspeed.__version__}.json"
+    default = ROOT / "dsgen" / "catalog" / "data" / "deepspeed" / f"{VERSION}.json"
     parser.add_argument("--output", type=pathlib.Path, default=default, help="file to write (default: %(default)s)")
     options = parser.parse_args(argv)
     document = derive()
@@ -170,31 +286,38 @@ def main(argv: list[str] | None = None) -> int:
 def derive() -> dict[str, Any]:
     """The whole document."""
     keys, sections = derived_by_looking_on()
-    for path, attribute in MODELS.items():
-        model_keys, model_sections = keys_of_model(path, type(parsed_model(attribute)))
+    for path, model in models().items():
+        model_keys, model_sections = keys_of_model(path, model)
         keys.update(model_keys)
         sections.update(model_sections)
-    for path, extra in (*pipeline_keys().items(), *expert_parallel_keys().items(), *params_keys().items()):
-        keys[path] = {**keys.get(path, {}), **extra}
-    for path, extra in BY_HAND.items():
-        keys[path] = {**keys.get(path, {}), **extra}
+    for extra in (pipeline_keys(), expert_parallel_keys(), params_keys(), keys_of_initialize(), read_later(keys)):
+        for path, entry in extra.items():
+            keys[path] = {**keys.get(path, {}), **entry}
     for path, spellings in OTHER_SPELLINGS.items():
         keys[path]["aliases"] = spellings
         for spelling in spellings:
             del keys[spelling]
-    sections.update(dict.fromkeys(FREE, "free") | dict.fromkeys(ARGUMENTS, "refused"))
+    for path, entry in BY_HAND.items():
+        if path in keys:
+            keys[path].update(entry)
+            if keys[path].get("default") is not None:
+                # steps_per_print was 10 before 0.15.2, and could not be null.
+                keys[path]["type"] = keys[path]["type"].removesuffix(" or null")
+            if "choices" in entry:
+                keys[path]["choices"] = choices_taken(path, entry["choices"])
+    sections.update({path: "free" for path in FREE if path in keys} | dict.fromkeys(ARGUMENTS, "refused"))
     for path in sections:
         if path:
-            keys.setdefault(path, {})
             keys[path].setdefault("type", "dict")
             keys[path].pop("default", None)
-    for path, entry in keys.items():
-        if "type" not in entry:
-            raise SystemExit(f"{path}: the look-up does not show its type; add it to BY_HAND")
+    untyped = [path for path, entry in keys.items() if "type" not in entry]
+    if untyped:
+        raise SystemExit(f"the look-ups do not show the types of {', '.join(untyped)}: add them to BY_HAND")
     return {
-        "deepspeed": deepspeed.__version__,
+        "deepspeed": VERSION,
         "keys": {path: tidy(entry) for path, entry in keys.items()},
         "optimizers": optimizers(),
+        "readers": readers(keys),
         "removed": removed(),
         "schedulers": schedulers(),
         "sections": sections,
@@ -218,71 +341,148 @@ def as_text(document: dict[str, Any]) -> str:
 
 
 def tidy(entry: dict[str, Any]) -> dict[str, Any]:
-    """Without what is empty; the default stays, whatever it is."""
-    return {name: value for name, value in entry.items() if name == "default" or not is_empty(value)}
+    """Without what is empty and what stands in `readers`; the default stays, whatever it is."""
+    return {
+        name: value for name, value in entry.items() if name == "default" or (name != "reader" and not is_empty(value))
+    }
 
 
 def is_empty(value: Any) -> bool:
     return value is None or value is False or value == []
 
 
+def readers(keys: dict[str, Any]) -> dict[str, str]:
+    """`SECTION.*` -> the function (or class) that reads most keys of a section; path -> that of any other key."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for path, entry in sorted(keys.items()):
+        counts[path.rpartition(".")[0]][entry["reader"]] += 1
+    most = {section: count.most_common(1)[0][0] for section, count in counts.items()}
+    others = {path: entry["reader"] for path, entry in keys.items() if entry["reader"] != most[path.rpartition(".")[0]]}
+    return others | {f"{section}.*" if section else "*": reader for section, reader in most.items()}
+
+
+def refused_at_sight() -> tuple[dict[str, str], dict[str, str]]:
+    """What DeepSpeed says to keys that it has dropped: of the top level, and of zero_optimization (from 0.19.7 on)."""
+    return (
+        getattr(runtime_config, "_REMOVED_TOP_LEVEL_CONFIG_KEYS", {}),
+        getattr(runtime_config, "_REMOVED_ZERO_CONFIG_KEYS", {}),
+    )
+
+
+def removed() -> list[str]:
+    """Keys whose presence alone DeepSpeed refuses."""
+    top, zero = refused_at_sight()
+    return sorted({*top, *(f"zero_optimization.{key}" for key in zero)})
+
+
+def without_removed(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in refused_at_sight()[0]}
+
+
 # ---- 1. pydantic models
 
 
-def parsed_model(attribute: str) -> DeepSpeedConfigModel:
-    value: Any = runtime_config.DeepSpeedConfig(CONTENT | {"comms_logger": {}, "weight_quantization": {}})
-    for name in attribute.split("."):
-        value = getattr(value, name)
-    if not isinstance(value, DeepSpeedConfigModel):
-        raise SystemExit(f"{attribute} is no pydantic model any more: mend MODELS")
-    return value
+def models() -> dict[str, type]:
+    """The sections that this version reads with a pydantic model."""
+    parsed = runtime_config.DeepSpeedConfig(without_removed(CONTENT))
+    found = {}
+    for path, attribute in MODELS.items():
+        value: Any = parsed
+        for name in attribute.split("."):
+            value = getattr(value, name, None)
+        if value is not None:
+            found[path] = type(value)
+    for name, value in vars(parsed).items():
+        if isinstance(value, PYDANTIC) and type(value) not in found.values() and name != "monitor_config":
+            raise SystemExit(f"DeepSpeedConfig.{name} is a pydantic model that MODELS does not name")
+    return found
 
 
-def keys_of_model(section: str, model: type[DeepSpeedConfigModel]) -> tuple[dict[str, Any], dict[str, str]]:
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of a pydantic model, whichever pydantic it is of."""
+
+    alias: str
+    annotation: Any
+    required: bool
+    default: Any
+    limits: dict[str, Any]
+    extra: dict[str, Any]
+
+
+def fields_of(model: Any) -> dict[str, Field]:
+    """The fields by name. DeepSpeed uses the first pydantic's classes up to 0.14.5."""
+    if issubclass(model, pydantic.BaseModel):
+        return {
+            name: Field(
+                alias=field.alias or name,
+                annotation=field.annotation,
+                required=field.is_required(),
+                default=None if field.is_required() else field.get_default(call_default_factory=True),
+                limits=limits(*field.metadata),
+                extra=field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {},
+            )
+            for name, field in model.model_fields.items()
+        }
+    return {
+        name: Field(
+            alias=field.alias,
+            annotation=typing.Optional[field.annotation] if field.allow_none else field.annotation,  # noqa: UP045
+            required=bool(field.required),
+            default=field.get_default(),
+            limits=limits(field.field_info),
+            extra=field.field_info.extra,
+        )
+        for name, field in model.__fields__.items()
+    }
+
+
+def refuses_unknown_keys(model: Any) -> bool:
+    if issubclass(model, pydantic.BaseModel):
+        return bool(model.model_config.get("extra") == "forbid")
+    return bool(model.__config__.extra == "forbid")
+
+
+def keys_of_model(section: str, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Keys and sections of a model, nested models included."""
     keys: dict[str, Any] = {}
-    sections = {section: "refused" if model.model_config.get("extra") == "forbid" else "ignored"}
+    sections = {section: "refused" if refuses_unknown_keys(model) else "ignored"}
     reader = f"{relative(inspect.getfile(model))}:{model.__name__}"
-    for name, field in model.model_fields.items():
-        path = f"{section}.{field.alias or name}"
+    fields = fields_of(model)
+    for name, field in fields.items():
+        path = f"{section}.{field.alias}"
         entry, nested = described(field.annotation)
         entry["reader"] = reader
-        entry["aliases"] = [name] if field.alias not in (None, name) else []
+        entry["aliases"] = [name] if field.alias != name else []
         if nested is not None:
             nested_keys, nested_sections = keys_of_model(path, nested)
             keys.update(nested_keys)
             sections.update(nested_sections)
-        elif not field.is_required():
-            entry["default"] = plain(field.get_default(call_default_factory=True))
-        entry.update(limits(field))
-        entry.update(deprecation(section, field, model))
+        elif not field.required:
+            entry["default"] = plain(field.default)
+        entry.update(field.limits)
+        if field.extra.get("deprecated"):
+            names = [each for each in str(field.extra.get("new_param", "")).split(" or ") if each]
+            canonical = [fields[each].alias if each in fields else each for each in names]
+            entry |= {"deprecated": True, "replaced_by": [f"{section}.{each}" for each in canonical]}
         keys[path] = entry
     return keys, sections
 
 
-def limits(field: FieldInfo) -> dict[str, Any]:
+def limits(*holders: Any) -> dict[str, Any]:
     names = {"ge": "minimum", "gt": "exclusive_minimum", "le": "maximum", "lt": "exclusive_maximum"}
-    found: dict[str, Any] = {}
-    for item in field.metadata:
-        for short, name in names.items():
-            if getattr(item, short, None) is not None:
-                found[name] = plain(getattr(item, short))
-    return found
+    return {
+        name: plain(getattr(holder, short))
+        for holder in holders
+        for short, name in names.items()
+        if getattr(holder, short, None) is not None
+    }
 
 
-def deprecation(section: str, field: FieldInfo, model: type[DeepSpeedConfigModel]) -> dict[str, Any]:
-    extra = field.json_schema_extra
-    if not isinstance(extra, dict) or not extra.get("deprecated"):
-        return {}
-    names = [name for name in str(extra.get("new_param", "")).split(" or ") if name]
-    canonical = {name: other.alias or name for name, other in model.model_fields.items()}
-    return {"deprecated": True, "replaced_by": [f"{section}.{canonical.get(name, name)}" for name in names]}
-
-
-def described(annotation: Any) -> tuple[dict[str, Any], type[DeepSpeedConfigModel] | None]:
+def described(annotation: Any) -> tuple[dict[str, Any], type | None]:
     """Type, choices and nested model of an annotation."""
     entry: dict[str, Any] = {"choices": []}
-    nested: type[DeepSpeedConfigModel] | None = None
+    nested: type | None = None
     names: list[str] = []
     for option in alternatives(annotation):
         origin = typing.get_origin(option) or option
@@ -291,7 +491,7 @@ def described(annotation: Any) -> tuple[dict[str, Any], type[DeepSpeedConfigMode
         elif origin is typing.Literal:
             entry["choices"] += list(typing.get_args(option))
             names += [type(choice).__name__ for choice in typing.get_args(option)]
-        elif isinstance(origin, type) and issubclass(origin, DeepSpeedConfigModel):
+        elif isinstance(origin, type) and issubclass(origin, PYDANTIC):
             nested = origin
             names.append("dict")
         elif isinstance(origin, type) and issubclass(origin, enum.Enum):
@@ -316,7 +516,8 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
 
 def json_type(origin: Any) -> str:
     for kind in (bool, int, float, str, list, dict):
-        if origin is kind:
+        # The first pydantic makes a subclass of a number with limits.
+        if isinstance(origin, type) and issubclass(origin, kind):
             return kind.__name__
     if origin is pathlib.Path:
         return "str"
@@ -405,7 +606,7 @@ class RecordedKeys(collections.abc.KeysView[Any]):
     """`recorder.keys()`: `in` is a look-up too."""
 
     def __contains__(self, key: object) -> bool:
-        return key in self._mapping
+        return key in self._mapping  # type: ignore[attr-defined]
 
 
 def who_asks() -> str:
@@ -422,16 +623,20 @@ def who_asks() -> str:
 
 def derived_by_looking_on() -> tuple[dict[str, Any], dict[str, str]]:
     log: list[LookUp] = []
-    parsed = runtime_config.DeepSpeedConfig(Recorder(CONTENT, "", log))
-    check_no_model_is_missed(parsed)
-    # The form of DeepSpeed before 0.3: zero_optimization as a switch.
-    runtime_config.DeepSpeedConfig(Recorder({"train_batch_size": 1, "zero_optimization": True}, "", log))
+    runtime_config.DeepSpeedConfig(Recorder(without_removed(CONTENT), "", log))
+    for content in FURTHER_CONTENT:
+        if without_removed(content) != content:
+            continue
+        # Quantized weights end in a NameError up to 0.19.2 (get_eigenvalue_config).
+        with contextlib.suppress(NameError):
+            runtime_config.DeepSpeedConfig(Recorder(content, "", log))
     keys: dict[str, Any] = {}
     for look in log:
         known = keys.get(look.path)
         if known is None or ("default" not in known and look.has_default):
             keys[look.path] = {"reader": look.reader, **by_default(look)}
-    return keys, {"": "ignored", **dict.fromkeys(nested_paths(CONTENT), "ignored")}
+    nested = (path for content in (CONTENT, *FURTHER_CONTENT) for path in nested_paths(content))
+    return keys, {"": "ignored", **{path: "ignored" for path in nested if path in keys}}
 
 
 def by_default(look: LookUp) -> dict[str, Any]:
@@ -449,14 +654,6 @@ def nested_paths(content: dict[str, Any], prefix: str = "") -> list[str]:
     return found
 
 
-def check_no_model_is_missed(parsed: Any) -> None:
-    """Whether a pydantic model has come to DeepSpeed that MODELS does not name."""
-    known = {type(parsed_model(attribute)) for attribute in MODELS.values()}
-    for name, value in vars(parsed).items():
-        if isinstance(value, DeepSpeedConfigModel) and type(value) not in known and name != "monitor_config":
-            raise SystemExit(f"DeepSpeedConfig.{name} is a pydantic model that MODELS does not name")
-
-
 # ---- 3. what neither way shows
 
 
@@ -472,10 +669,13 @@ def pipeline_keys() -> dict[str, Any]:
 
 
 def expert_parallel_keys() -> dict[str, Any]:
-    """Types and choices from the dataclass that the section is read into."""
-    hints = typing.get_type_hints(AutoEPConfig)
+    """Types and choices from the dataclass that the section is read into, from 0.19.2 on."""
+    if not hasattr(runtime_config, "get_expert_parallel_config"):
+        return {}
+    config = type(runtime_config.get_expert_parallel_config({}))
+    hints = typing.get_type_hints(config)
     found = {}
-    for field in dataclasses.fields(AutoEPConfig):
+    for field in dataclasses.fields(config):
         if field.init:
             entry, _ = described(hints[field.name])
             found[f"expert_parallel.{field.name}"] = entry | {
@@ -487,64 +687,160 @@ def expert_parallel_keys() -> dict[str, Any]:
     return found
 
 
-def arguments(*callables: Any) -> dict[str, inspect.Parameter]:
-    """The keyword arguments of some classes that a config may give.
+def keys_of_initialize() -> dict[str, Any]:
+    """Keys that deepspeed.initialize reads out of the config itself."""
+    source = inspect.getsource(deepspeed.initialize)
+    names = [name for name in ("data_parallel_size", "sequence_parallel_size") if f'"{name}"' in source]
+    return {name: {"reader": "__init__.py:initialize"} for name in names}
 
-    Not the model's parameters and the optimizer, nor max_grad_norm: some classes take it, and the engine refuses it.
-    """
-    not_for_a_config = ("params", "model_params", "optimizer", "last_batch_iteration", "max_grad_norm")
-    found: dict[str, inspect.Parameter] = {}
-    for callable_ in callables:
-        for name, parameter in inspect.signature(callable_).parameters.items():
-            if name not in not_for_a_config:
-                found.setdefault(name, parameter)
-    return found
+
+def read_later(keys: dict[str, Any]) -> dict[str, Any]:
+    """Keys of sections that are copied, and read in a running job."""
+    return {path: {"reader": reader} for path, reader in READ_LATER.items() if path.rpartition(".")[0] in keys}
+
+
+def choices_taken(path: str, choices: list[Any]) -> list[Any]:
+    """The choices that the version takes: all of them where it does not look at the value when it reads the config."""
+    return [choice for choice in choices if is_taken(path, choice)] if not is_taken(path, "no such") else choices
+
+
+def is_taken(path: str, value: Any) -> bool:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    try:
+        runtime_config.DeepSpeedConfig({"train_batch_size": 1, **value})
+    except (AssertionError, NotImplementedError, ValueError, runtime_config.DeepSpeedConfigError):
+        return False
+    return True
+
+
+# Optimizers of the package mup, which is not installed here.
+MUP = ("muadam", "muadamw", "musgd")
+
+
+class Chosen(Exception):
+    """The optimizer that the engine is about to build, instead of building it."""
+
+    def __init__(self, cls: type, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.cls, self.arguments, self.keywords = cls, arguments, keywords
+
+
+class Engine:
+    """A DeepSpeedEngine without anything but its config: what only its constructor sets is False."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = inspect.getattr_static(engine.DeepSpeedEngine, name, False)
+        return attribute.__get__(self) if hasattr(attribute, "__get__") else attribute
+
+
+class Copying(dict):  # type: ignore[type-arg]
+    """Stands for `dict`, and makes a Recorder of a Recorder."""
+
+    def __new__(cls, content: Any = (), **more: Any) -> Any:
+        return content.__copy__() if isinstance(content, Recorder) else dict(content, **more)
+
+
+@contextlib.contextmanager
+def choosing_only() -> Iterator[None]:
+    """Instead of making an optimizer of any class, Chosen is raised; copies that the engine makes are looked on too."""
+
+    def choose(cls: type, *arguments: Any, **keywords: Any) -> Any:
+        raise Chosen(cls, arguments, keywords)
+
+    torch.optim.Optimizer.__new__ = choose
+    vars(engine)["dict"] = Copying
+    try:
+        yield
+    finally:
+        del torch.optim.Optimizer.__new__, vars(engine)["dict"]
 
 
 def optimizers() -> dict[str, Any]:
-    """Optimizer type in lower case -> the params that it takes, and what becomes of others.
+    """Optimizer type in lower case -> the params that it takes, what becomes of others, and whether ZeRO takes it.
 
     Which class stands behind a type depends on where the states are (`device`, or `host` with offload) and on
     `torch_adam` (`torch`). Any other type is a class of torch.optim.
     """
-    from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
-    from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
-    from deepspeed.ops.lamb import FusedLamb
-    from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
-
-    engine = deepspeed.DeepSpeedEngine
-    # The engine takes these out before the class sees them.
-    switches = {"torch_adam", "adam_w_mode"}
-    adam = {
-        "device": set(arguments(FusedAdam)) | switches,
-        # DeepSpeed passes adamw_mode itself; a second one is a TypeError.
-        "host": (set(arguments(DeepSpeedCPUAdam)) | switches) - {"adamw_mode"},
-    }
-    muon = {*engine._MUON_HALF_KEYS, *engine._ADAM_HALF_KEYS, "muon_lr", "adam_lr"}
-    muon |= {*switches, "fp32_optimizer_states", "per_head_muon"}
-    taken = {
-        "adagrad": {"device": arguments(torch.optim.Adagrad), "host": arguments(DeepSpeedCPUAdagrad)},
-        "adam": adam | {"torch": set(arguments(torch.optim.Adam)) | switches},
-        "adamw": adam | {"torch": set(arguments(torch.optim.AdamW)) | switches},
-        "lamb": {"device": arguments(FusedLamb)},
-        "lion": {"device": arguments(FusedLion), "host": arguments(DeepSpeedCPULion)},
-        "muon": {"device": muon},
-    }
-    # For Muon the engine picks what it knows out of the params; the others get all of them as arguments.
-    return {
-        name: {
-            "params": {place: sorted(params) for place, params in places.items()},
-            "unknown_params": "ignored" if name == "muon" else "refused",
+    offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    ways: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+        ("device", {}, {}),
+        ("host", offload, {}),
+        ("torch", {}, {"torch_adam": True}),
+        ("torch", {}, {"torch_adam": True, "adam_w_mode": False}),
+    )
+    tested = optimizers_of_zero()
+    found = {}
+    for name in runtime_config.DEEPSPEED_OPTIMIZERS:
+        if name in MUP:
+            continue
+        places: dict[type, str] = {}
+        params: dict[str, set[str]] = {}
+        unknown_reach = True
+        for place, config, given in ways:
+            choice = chosen(name, config, given)
+            if choice is not None:
+                cls, taken, reaches = choice
+                params.setdefault(places.setdefault(cls, place), set()).update(taken)
+                unknown_reach &= reaches
+        found[name] = {
+            "params": {place: sorted(names) for place, names in params.items()},
+            "unknown_params": "refused" if unknown_reach else "ignored",
+            "zero": places.keys() <= tested,
         }
-        for name, places in taken.items()
-    }
+    return found
+
+
+def chosen(name: str, config: dict[str, Any], params: dict[str, Any]) -> tuple[type, set[str], bool] | None:
+    """The class that the engine would build, the params that it could be given, and whether an unknown one reaches it.
+
+    None where the engine refuses the optimizer.
+    """
+    log: list[LookUp] = []
+    content = {"train_batch_size": 1, "optimizer": {"type": name, "params": {"no such": 1, **params}}, **config}
+    parsed = runtime_config.DeepSpeedConfig(Recorder(content, "", log))
+    log.clear()
+    model = torch.nn.Linear(1, 1)
+    model.weight.use_muon, model.bias.use_muon = True, False
+    if hasattr(deepspeed, "set_optimizer_flags"):
+        deepspeed.set_optimizer_flags(parsed, model)
+    with choosing_only():
+        try:
+            Engine(parsed)._configure_basic_optimizer([model.weight, model.bias])
+        except Chosen as choice:
+            looked_up = {look.path.rpartition(".")[2] for look in log if look.path.startswith("optimizer.params.")}
+            reaches = "no such" in choice.keywords
+            signature = inspect.signature(choice.cls)
+            own = set(signature.parameters) if reaches else set()
+            # What the engine passes itself would be given twice.
+            given = {*signature.bind_partial(*choice.arguments).arguments, *choice.keywords}
+            # Some classes take it, and the engine refuses it.
+            return choice.cls, ((own - given) | looked_up) - {"max_grad_norm"}, reaches
+        except AssertionError:
+            return None
+    raise SystemExit(f"the engine builds no optimizer for {name}")
+
+
+def optimizers_of_zero() -> set[type]:
+    """The classes that ZeRO takes without being told to. Being asked for one adds Muon's, from 0.19.3 on."""
+    rank = zero_utils.dist.get_rank
+    zero_utils.dist.get_rank = lambda: 1
+    try:
+        zero_utils.is_zero_supported_optimizer(None)
+    finally:
+        zero_utils.dist.get_rank = rank
+    return set(zero_utils.ZERO_SUPPORTED_OPTIMIZERS)
 
 
 def schedulers() -> dict[str, Any]:
     """Scheduler type -> its params and the ones that must be given."""
     found = {}
     for name in lr_schedules.VALID_LR_SCHEDULES:
-        parameters = arguments(getattr(lr_schedules, name))
+        parameters = dict(inspect.signature(getattr(lr_schedules, name)).parameters)
+        # The engine gives the first; a resumed job the second.
+        del parameters["optimizer"], parameters["last_batch_iteration"]
         required = [key for key, value in parameters.items() if value.default is inspect.Parameter.empty]
         found[name] = {"params": sorted(parameters), "required": sorted(required)}
     return found
@@ -573,6 +869,7 @@ def params_keys() -> dict[str, Any]:
 def kind_of_param(name: str) -> str:
     kinds = {
         "betas": "list",
+        "comm_backend_name": "str",
         "ns_method": "str",
         "warmup_type": "str",
         "cycle_second_step_size": "int or null",
@@ -585,7 +882,7 @@ def kind_of_param(name: str) -> str:
     }
     if name in kinds:
         return kinds[name]
-    if name.endswith(("_steps", "_step_size", "_count")):
+    if name.endswith(("_steps", "_step_size", "_count", "freeze_step", "_clipper", "_scaler")):
         return "int"
     if name in SWITCHES:
         return "bool"
@@ -597,6 +894,7 @@ SWITCHES = {
     "amsgrad",
     "bias_correction",
     "capturable",
+    "cuda_aware",
     "cycle_momentum",
     "differentiable",
     "eps_inside_sqrt",
@@ -608,12 +906,6 @@ SWITCHES = {
     "torch_adam",
     "decoupled_weight_decay",
 }
-
-
-def removed() -> list[str]:
-    """Keys whose presence alone DeepSpeed refuses."""
-    zero = (f"zero_optimization.{key}" for key in runtime_config._REMOVED_ZERO_CONFIG_KEYS)
-    return sorted({*runtime_config._REMOVED_TOP_LEVEL_CONFIG_KEYS, *zero})
 
 
 if __name__ == "__main__":

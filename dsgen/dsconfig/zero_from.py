@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from dsgen.dsconfig.import_notes import Notes
 from dsgen.dsconfig.settled import Config
+from dsgen.rules.offload import NVME_KEYS
 from dsgen.rules.view import truth
 from dsgen.rules.zero import BF16_OPTIMIZER_KEYS, STAGE_OF_KEY
 
-_NVME_ONLY = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init")
 _DERIVED: Mapping[str, tuple[int, ...]] = {
     "overlap_comm": (1, 2, 3),
     "reduce_bucket_size": (1, 2, 3),
@@ -97,7 +97,7 @@ def _offload(section: Config, stage: int, notes: Notes) -> tuple[Config, Config]
             inner = f"{path}.{key}"
             if key == "device":
                 continue
-            if device == "cpu" and key in _NVME_ONLY:
+            if device == "cpu" and key in NVME_KEYS:
                 notes.left_out(inner, "only nvme reads it")
             elif key == "super_offload" and stage < 3:
                 notes.left_out(inner, "only stage 3 has it")

@@ -694,7 +694,7 @@ def clipping_can_be_off(view: View) -> Iterator[Problem]:
     """`gradient_clipping: 0`: accelerate leaves it out, and DeepSpeed clips to its own default.
 
     accelerate hands on what is not 0 (utils/dataclasses.py, DeepSpeedPlugin); without the key DeepSpeed clips to a
-    norm of 1.0 from 0.19.4 on.
+    norm of 1.0 from 0.19.3 on.
 
     Example (accelerate):
         distributed_type: DEEPSPEED
@@ -706,7 +706,7 @@ def clipping_can_be_off(view: View) -> Iterator[Problem]:
         deepspeed_config: {zero_stage: 2, gradient_clipping: 1.0}
         num_processes: 8
 
-    Since: DeepSpeed 0.19.4
+    Since: DeepSpeed 0.19.3
     """
     said = view.accelerate
     value = section_of(said).get("gradient_clipping")

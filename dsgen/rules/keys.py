@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsgen.catalog.deepspeed_keys import Key, Keys, load_keys
+from dsgen.catalog.deepspeed_keys import Key, Keys, known_versions, load_keys
+from dsgen.catalog.key_history import first_version, last_version
 from dsgen.catalog.lookup import alike, nearest
 from dsgen.documents.positions import Path
 from dsgen.findings import Edit, Severity
@@ -74,7 +75,8 @@ def key_is_known(view: View) -> Iterator[Problem]:
         near = nearest(unknown.name, view.own_names.get(unknown.section, ())) or unknown.near
         yield Problem(
             path=unknown.path,
-            message=f"DeepSpeed {view.deepspeed} knows no key {unknown.name!r} {unknown.where}: {unknown.effect}",
+            message=f"DeepSpeed {view.deepspeed} knows no key {unknown.name!r} {unknown.where}: {unknown.effect}"
+            + unknown.history,
             help=f"did you mean {' or '.join(near)}?" if near else "remove it",
             on_key=True,
             fix=_rename(view, unknown),
@@ -191,6 +193,17 @@ class _Unknown:
     @property
     def where(self) -> str:
         return f"in {self.section}" if self.section else "at the top level"
+
+    @property
+    def history(self) -> str:
+        """Which other versions of DeepSpeed know it."""
+        path = load_keys(self.version).canonical(f"{self.section}.{self.name}" if self.section else self.name)
+        first, last = first_version(path), last_version(path)
+        if first is None or "." in self.name:
+            return ""
+        if last is not None and known_versions().index(last) < known_versions().index(self.version):
+            return f" ({last} was the last to know it)"
+        return f" (it came with {first})"
 
     @property
     def effect(self) -> str:

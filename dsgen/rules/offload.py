@@ -12,7 +12,8 @@ from dsgen.rules.view import View, lookup, number, truth
 OPTIMIZER = "zero_optimization.offload_optimizer"
 PARAMETERS = "zero_optimization.offload_param"
 
-_NVME_KEYS = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init")
+NVME_KEYS = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init")
+"""Keys of an offload section that only the device nvme reads."""
 
 _OLD_SWITCH = {OPTIMIZER: "zero_optimization.cpu_offload", PARAMETERS: "zero_optimization.cpu_offload_param"}
 """Section -> the old switch that stands for it."""
@@ -150,7 +151,7 @@ def settings_fit_the_device(view: View) -> Iterator[Problem]:
         if device is None and "device" not in section:
             device = "none"  # DeepSpeed's own default
         for key in section:
-            if key != "device" and (device == "none" or (device == "cpu" and key in _NVME_KEYS)):
+            if key != "device" and (device == "none" or (device == "cpu" and key in NVME_KEYS)):
                 yield Problem(
                     path=f"{path}.{key}",
                     message=f"{view.spell(f'{path}.{key}').rpartition('.')[2]} does nothing with device {device}",

@@ -14,7 +14,7 @@ _OFFLOAD = ("zero_optimization.offload_optimizer", "zero_optimization.offload_pa
 
 @rule("VER001", Severity.WARNING)
 def clipping_is_said(view: View) -> Iterator[Problem]:
-    """No `gradient_clipping`: DeepSpeed clips to a norm of 1.0 from 0.19.4 on, and did not clip before.
+    """No `gradient_clipping`: DeepSpeed clips to a norm of 1.0 from 0.19.3 on, and did not clip before.
 
     The same file trains otherwise after an update (runtime/constants.py, GRADIENT_CLIPPING_DEFAULT). A trainer fills in
     only what says `auto`: without the key it is DeepSpeed's default that counts, whatever `max_grad_norm` says.
@@ -31,9 +31,9 @@ def clipping_is_said(view: View) -> Iterator[Problem]:
     key = view.keys.get("gradient_clipping")
     if view.kind != "ds_config" or "gradient_clipping" in view.config or key is None or not view.config:
         return
-    here = "clips to a norm of 1.0, versions before 0.19.4 do not clip"
+    here = "clips to a norm of 1.0, versions before 0.19.3 do not clip"
     if not key.default:
-        here = "does not clip, versions from 0.19.4 on clip to a norm of 1.0"
+        here = "does not clip, versions from 0.19.3 on clip to a norm of 1.0"
     yield Problem(
         path="gradient_clipping",
         message=f"gradient_clipping is not said: DeepSpeed {view.deepspeed} {here}",
@@ -44,7 +44,7 @@ def clipping_is_said(view: View) -> Iterator[Problem]:
 
 @rule("VER002", Severity.INFO)
 def pinning_is_said(view: View) -> Iterator[Problem]:
-    """Offload to the host without `pin_memory`: that memory is locked from DeepSpeed 0.19.6 on, and was not before.
+    """Offload to the host without `pin_memory`: that memory is locked from DeepSpeed 0.19.5 on, and was not before.
 
     Locked memory cannot be swapped out, and a container or a batch system may limit it. Copies to the device are faster
     from it.
@@ -63,9 +63,9 @@ def pinning_is_said(view: View) -> Iterator[Problem]:
         section, key = lookup(view.config, path), view.keys.get(f"{path}.pin_memory")
         if device not in ("cpu", "nvme") or not isinstance(section, Mapping) or "pin_memory" in section or key is None:
             continue
-        here = "locks the host memory, versions before 0.19.6 do not"
+        here = "locks the host memory, versions before 0.19.5 do not"
         if not key.default:
-            here = "does not lock the host memory, versions from 0.19.6 on do"
+            here = "does not lock the host memory, versions from 0.19.5 on do"
         yield Problem(
             path=path,
             message=f"pin_memory is not said: DeepSpeed {view.deepspeed} {here}",
@@ -78,7 +78,7 @@ def pinning_is_said(view: View) -> Iterator[Problem]:
 def defaults_are_said(view: View) -> Iterator[Problem]:
     """A setting that is left to a default which is another one in DeepSpeed 0.19.8: an update changes it.
 
-    `bf16.check_grad_overflow` is true from 0.19.4 on: a step with an infinite gradient is skipped instead of taken.
+    `bf16.check_grad_overflow` is true from 0.19.3 on: a step with an infinite gradient is skipped instead of taken.
     `steps_per_print` was 10 before 0.15; since then the engine prints no line of its own accord.
 
     Example:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsgen.catalog import deepspeed_keys
-from dsgen.catalog.deepspeed_keys import UnknownVersion, known_versions, load_keys
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION, UnknownVersion, known_versions, load_keys, nearest_version
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = Path(deepspeed_keys.__file__).parent / "data" / "deepspeed"
@@ -48,12 +48,133 @@ def test_shipped_file_is_what_the_installed_deepspeed_gives(tmp_path):
     assert derived == shipped
 
 
-def test_version(keys):
-    assert known_versions() == ("0.19.8",)
+def test_versions(keys):
     assert load_keys() is keys
-    assert keys.version == "0.19.8"
-    with pytest.raises(UnknownVersion, match=r"0\.1\.0; there are data for 0\.19\.8"):
+    assert keys.version == DEFAULT_VERSION == known_versions()[-1]
+    with pytest.raises(UnknownVersion, match=r"0\.1\.0; there are data for 0\.14\.0 to 0\.19\.8"):
         load_keys("0.1.0")
+
+
+def test_every_release_is_known_oldest_first(monkeypatch):
+    releases = {14: 6, 15: 5, 16: 10, 17: 7, 18: 10, 19: 9}
+    assert known_versions() == tuple(
+        f"0.{minor}.{patch}" for minor, count in releases.items() for patch in range(count)
+    )
+    # Sorted by number, not by letter.
+    monkeypatch.setattr(deepspeed_keys, "names", lambda folder, suffix: ("0.14.0", "0.14.10", "0.14.9", "history"))
+    assert known_versions.__wrapped__() == ("0.14.0", "0.14.9", "0.14.10")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("0.17.2", "0.17.2"),
+        (" v0.17.2 ", "0.17.2"),
+        ("0.16.9+abc", "0.16.9"),
+        ("0.17.0.dev", "0.17.0"),
+        ("0.17.0.dev20250601+cu124", "0.17.0"),
+        ("0.18.0rc1", "0.18.0"),
+        ("0.18.0-1", "0.18.0"),
+        ("0.14", "0.14.5"),
+        ("0.16.x", "0.16.9"),
+        ("0.17.*", "0.17.6"),
+        ("0", "0.19.8"),
+        ("0.19.99", "0.19.8"),
+        ("0.20", "0.19.8"),
+        ("1.0.0+x", "0.19.8"),
+    ],
+)
+def test_nearest_version(text, version):
+    assert nearest_version(text) == version
+
+
+@pytest.mark.parametrize("text", ["0.13.5", "0.14.99", "0.1", "0.17.2x", "0.17..2", "newest", "", "x"])
+def test_no_version_is_near(text):
+    with pytest.raises(UnknownVersion):
+        nearest_version(text)
+
+
+@pytest.mark.parametrize("version", known_versions())
+def test_the_data_of_a_version_are_consistent(version):
+    keys = load_keys(version)
+    assert keys.version == version
+    paths = [key.path for key in keys]
+    assert len(paths) == len(set(paths)) == len(keys) > 350
+    for key in keys:
+        section = key.path.rpartition(".")[0]
+        assert section in keys.known_sections
+        assert ("dict" in key.types) == (key.path in keys.known_sections) or not key.default
+        assert keys.get(key.path) is key and key.reader.split(":")[0].endswith(".py")
+        for alias in key.aliases:
+            path = f"{section}.{alias}" if section else alias
+            assert keys.get(path) is key and keys.canonical(path) == key.path
+        assert all(keys.get(path) is not None for path in key.replaced_by)
+        if key.choices and key.default is not None and "list" not in key.types:
+            assert key.default in key.choices
+        if isinstance(key.default, (int, float)) and not isinstance(key.default, bool):
+            assert key.minimum is None or key.default >= key.minimum
+            assert key.maximum is None or key.default <= key.maximum
+    assert all(not section or "dict" in keys.get(section).types for section in keys.known_sections)
+    assert all(keys.get(path) is None for path in keys.removed)
+    for section, found in (("optimizer", keys.optimizers), ("scheduler", keys.schedulers)):
+        taken = {name for params in found.values() for name in params.names}
+        assert {key.name for key in keys.children(f"{section}.params")} - {"max_grad_norm"} == taken
+    assert {"adam", "adamw", "adagrad", "lamb", "lion"} <= keys.optimizers.keys()
+
+
+@pytest.mark.parametrize(
+    ("version", "path", "expected"),
+    [
+        ("0.15.1", "steps_per_print", {"default": 10, "types": ("int",)}),
+        ("0.15.2", "steps_per_print", {"default": None, "types": ("int", "null")}),
+        ("0.19.2", "gradient_clipping", {"default": 0.0}),
+        ("0.19.3", "gradient_clipping", {"default": 1.0}),
+        ("0.19.2", "bf16.check_grad_overflow", {"default": False}),
+        ("0.19.3", "bf16.check_grad_overflow", {"default": True}),
+        ("0.19.4", "zero_optimization.offload_optimizer.pin_memory", {"default": False}),
+        ("0.19.5", "zero_optimization.offload_optimizer.pin_memory", {"default": True}),
+        ("0.19.5", "zero_optimization.reduce_bucket_size", {"minimum": 0, "exclusive_minimum": None}),
+        ("0.19.6", "zero_optimization.reduce_bucket_size", {"minimum": None, "exclusive_minimum": 0}),
+        ("0.14.0", "zero_optimization.sub_group_size", {"minimum": 0, "types": ("int",), "default": 1_000_000_000}),
+        ("0.14.5", "zero_optimization.offload_param.nvme_path", {"default": None, "types": ("str", "null")}),
+        ("0.14.5", "zero_optimization.stage3_max_live_parameters", {"aliases": ("max_live_parameters",)}),
+        ("0.14.5", "zero_optimization.cpu_offload", {"replaced_by": ("zero_optimization.offload_optimizer",)}),
+        ("0.14.0", "communication_data_type", {"choices": ("bfp16", "fp16", "fp32")}),
+        ("0.14.1", "communication_data_type", {"choices": ("bf16", "fp16", "fp32")}),
+        ("0.17.0", "fp16.loss_scale", {"default": 0, "types": ("float",)}),
+        ("0.17.0", "bf16", {"aliases": ("bfloat16",)}),
+        ("0.19.6", "sparse_attention.global_block_indices", {"default": [0], "types": ("list",)}),
+    ],
+)
+def test_what_a_version_says_of_a_key(version, path, expected):
+    key = load_keys(version).get(path)
+    assert {name: getattr(key, name) for name in expected} == expected
+
+
+def test_precision_sections_refuse_unknown_keys_from_0_17_1_on():
+    for section in ("bf16", "fp16"):
+        assert load_keys("0.17.0").section_policy(section) == "ignored"
+        assert load_keys("0.17.1").section_policy(section) == "refused"
+
+
+def test_keys_are_refused_at_sight_from_0_19_7_on():
+    assert not load_keys("0.19.6").removed
+    assert load_keys("0.19.7").removed == {
+        "compression_training",
+        "nebula",
+        "quantize_training",
+        "sparse_attention",
+        "zero_optimization.mics_hierarchical_params_gather",
+        "zero_optimization.mics_shard_size",
+    }
+    for path in ("amp", "elasticity", "progressive_layer_drop.theta", "zero_optimization.zeropp_loco_param"):
+        assert load_keys("0.19.7").get(path) is not None
+        assert load_keys("0.19.8").get(path) is None
+
+
+def test_keys_that_only_a_running_job_reads(keys):
+    assert keys.get("data_efficiency.data_sampling.dynamic_batching.metrics_path").types == ("str",)
+    assert keys.get("data_efficiency.data_sampling.curriculum_learning.data_cluster_path").types == ("str",)
 
 
 def test_stage(keys):
@@ -123,9 +244,6 @@ def test_aliases_lead_to_the_canonical_key(keys):
     assert keys.get("bfloat16.enabled") is keys.get("bf16.enabled")
     assert keys.canonical("bfloat16.nonsense") == "bf16.nonsense"
     assert keys.get("zero_optimization.nonsense") is None
-    paths = [key.path for key in keys]
-    assert len(paths) == len(set(paths)) == len(keys)
-    assert not any(keys.canonical(path) != path for path in paths)
 
 
 def test_deprecated_keys_say_what_to_use(keys):
@@ -134,8 +252,6 @@ def test_deprecated_keys_say_what_to_use(keys):
     assert old.replaced_by == ("zero_optimization.offload_optimizer",)
     gather = keys.get("zero_optimization.stage3_gather_fp16_weights_on_model_save")
     assert gather.replaced_by == ("zero_optimization.stage3_gather_16bit_weights_on_model_save",)
-    for key in keys:
-        assert all(keys.get(path) is not None for path in key.replaced_by)
 
 
 def test_sections(keys):
@@ -152,8 +268,6 @@ def test_sections(keys):
     with pytest.raises(ValueError, match="no section"):
         keys.section_policy("zero_optimization.stage")
     assert {"", "fp16", "aio", "checkpoint.writer"} <= keys.known_sections
-    assert all(not section or "dict" in keys.get(section).types for section in keys.known_sections)
-    assert all("." not in key.path or key.path.rpartition(".")[0] in keys.known_sections for key in keys)
 
 
 def test_children(keys):
@@ -173,7 +287,6 @@ def test_children(keys):
 def test_removed_keys(keys):
     assert {"amp", "sparse_attention", "elasticity", "zero_optimization.mics_shard_size"} <= keys.removed
     assert len(keys.removed) == 14
-    assert all(keys.get(path) is None for path in keys.removed)
 
 
 def test_optimizers_and_schedulers(keys):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dsgen.catalog.deepspeed_keys import load_keys
 from dsgen.rules.keys import LAUNCHER_KEYS, WITHOUT_EFFECT, value_problem
 
 from .conftest import Case, Findings
+from .linted import lint_config
 
 CASES = [
     Case(
@@ -290,3 +293,17 @@ def test_values(path: str, value: object, problem: str | None) -> None:
     key = load_keys().get(path)
     assert key is not None
     assert value_problem(key, value) == problem
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "history"),
+    [
+        ({"aio": {"thread_count": 2}}, "0.19.8", "ignored without a word (0.16.3 was the last to know it)"),
+        ({"aio": {"intra_op_parallelism": 2}}, "0.16.3", "ignored without a word (it came with 0.16.4)"),
+        ({"zero_optimization": {"compute_grad_norm": True}}, "0.19.2", "refuses to start (it came with 0.19.7)"),
+        ({"zero_optimization": {"xyzzy": True}}, "0.19.2", "refuses to start"),
+    ],
+)
+def test_keys_of_other_versions(config: dict[str, Any], version: str, history: str) -> None:
+    (found,) = lint_config(config, "KEY001", deepspeed=version)
+    assert found.message.endswith(history)

@@ -16,7 +16,7 @@ older = pytest.mark.skipif("0.19.2" not in known_versions(), reason="no keys of 
 def test_clipping_that_is_not_said() -> None:
     (finding,) = lint_config({"gradient_clipping": None}, "VER")
     assert (finding.code, finding.severity.value, finding.path) == ("VER001", "warning", "gradient_clipping")
-    assert "DeepSpeed 0.19.8 clips to a norm of 1.0, versions before 0.19.4 do not" in finding.message
+    assert "DeepSpeed 0.19.8 clips to a norm of 1.0, versions before 0.19.3 do not" in finding.message
     (trainers,) = lint_config({"gradient_clipping": None}, "VER", framework="transformers")
     assert trainers.severity.value == "info"
     assert trainers.help.endswith("or auto")
@@ -31,7 +31,7 @@ def test_clipping_that_is_said(value: Any) -> None:
 @older
 def test_clipping_in_an_older_version() -> None:
     (finding, *_) = lint_config({"gradient_clipping": None}, "VER001", deepspeed="0.19.2")
-    assert "DeepSpeed 0.19.2 does not clip, versions from 0.19.4 on clip to a norm of 1.0" in finding.message
+    assert "DeepSpeed 0.19.2 does not clip, versions from 0.19.3 on clip to a norm of 1.0" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_pinning(zero: dict[str, Any], paths: list[str]) -> None:
     found = lint_config({"zero_optimization": zero}, "VER")
     assert sorted(said(found)) == sorted(("VER002", "info", path) for path in paths)
     assert all(
-        "DeepSpeed 0.19.8 locks the host memory, versions before 0.19.6 do not" in each.message for each in found
+        "DeepSpeed 0.19.8 locks the host memory, versions before 0.19.5 do not" in each.message for each in found
     )
 
 
 @older
 def test_pinning_in_an_older_version() -> None:
     (finding,) = lint_config({"zero_optimization": OFFLOAD}, "VER002", deepspeed="0.19.4")
-    assert "DeepSpeed 0.19.4 does not lock the host memory, versions from 0.19.6 on do" in finding.message
+    assert "DeepSpeed 0.19.4 does not lock the host memory, versions from 0.19.5 on do" in finding.message
 
 
 def test_the_newest_version_has_no_other_defaults_to_come() -> None:
@@ -88,11 +88,11 @@ def test_printing_was_usual_once() -> None:
 @pytest.mark.parametrize(
     ("path", "changed", "before", "since"),
     [
-        ("gradient_clipping", (0, 19, 4), 0.0, 1.0),
-        ("bf16.check_grad_overflow", (0, 19, 4), False, True),
-        ("zero_optimization.offload_optimizer.pin_memory", (0, 19, 6), False, True),
-        ("zero_optimization.offload_param.pin_memory", (0, 19, 6), False, True),
-        ("steps_per_print", (0, 15, 0), 10, None),
+        ("gradient_clipping", (0, 19, 3), 0.0, 1.0),
+        ("bf16.check_grad_overflow", (0, 19, 3), False, True),
+        ("zero_optimization.offload_optimizer.pin_memory", (0, 19, 5), False, True),
+        ("zero_optimization.offload_param.pin_memory", (0, 19, 5), False, True),
+        ("steps_per_print", (0, 15, 2), 10, None),
     ],
 )
 def test_the_versions_that_are_named_are_those_of_the_changes(

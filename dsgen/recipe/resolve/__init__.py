@@ -76,7 +76,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
         recipe.gradient_clipping,
         1.0,
         "the usual norm for language models; written out because the default differs between DeepSpeed versions "
-        "(0 before 0.19.4)",
+        "(0 before 0.19.3)",
     )
     config: dict[str, Any] = {
         "train_batch_size": total,

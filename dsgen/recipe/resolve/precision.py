@@ -50,7 +50,7 @@ def precision_config(precision: Precision, accumulate: str, device: Device, ledg
                 "bf16.check_grad_overflow",
                 True,
                 "a step with inf or nan gradients is skipped; written out because the default differs between "
-                "DeepSpeed versions (off before 0.19.4)",
+                "DeepSpeed versions (off before 0.19.3)",
             ),
         }
     else:
