@@ -18,13 +18,14 @@ COMMANDS = {
     "explain": "Say what a code of a finding means, with an example and what to write instead.",
     "import": "Make a recipe from a ds_config.json.",
     "render": "Write ds_config.json, train.py, launch.sh and the lock of a recipe.",
+    "estimate": "Say how much device and host memory a recipe needs, and whether it fits.",
     "doctor": "Check this machine, for a recipe or as it is; say what is wrong and what to do.",
     "launch": "Render a recipe into a new run folder and train.",
     "rehearse": "Run an Ascend job in small on a simulated NPU, on a machine without NPUs.",
     "export": "Write the weights of a run as transformers loads them.",
     "devices": "List the devices that recipes can name.",
     "models": "List the model presets that recipes can name.",
-    "schema": "Print the JSON Schema of recipes, for editors.",
+    "schema": "Print the JSON Schema of recipes or of ds_config.json, for editors.",
 }
 """Command -> its line in `dsgen --help`; the module `dsgen.cli.NAME` is imported only when the command runs."""
 

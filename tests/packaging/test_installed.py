@@ -129,6 +129,7 @@ def test_no_package_imports_a_room_above_it() -> None:
         "recipe",
         "dsconfig",
         "lint",
+        "memory",
         "render",
         "ascend_sim",
         "doctor",

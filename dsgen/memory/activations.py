@@ -1,0 +1,207 @@
+"""What the forward pass keeps for the backward pass, and what the backward pass of a layer adds: bytes per token.
+
+Everything here belongs to a modelling profile: the tensors that a modelling code keeps, not those of "a transformer".
+The profile `hf-llama` is that of transformers 5.24 for the Llama family (Llama, Mistral; Qwen2 and Qwen3 but for their
+biases and head norms), measured storage by storage with torch 2.13 on CPU. Other profiles are not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dsgen.memory.job import EMBEDDING, HEAD, Job
+
+PROFILE = "hf-llama"
+_MEASURED = {"llama", "mistral"}
+
+
+def unmeasured(job: Job) -> tuple[str, ...]:
+    """What of the activations no measurement stands behind."""
+    found: list[str] = []
+    if job.architecture.family not in _MEASURED:
+        found.append(f"activations of {job.architecture.family}: counted as those of Llama")
+    if job.kind == "npu" and job.attention == "fused":
+        found.append("what the NPU's fused attention keeps for its backward pass: two fp32 values x 8 per head")
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What one layer keeps for its backward pass, in bytes per token."""
+
+    input_norm: int
+    input_norm_output: int
+    attention: int
+    """Queries, keys, values, the output and what the kernel notes of the softmax."""
+    post_norm: int
+    post_norm_output: int
+    gate: int
+    """Input of the activation function."""
+    activated: int
+    up: int
+    product: int
+    """Input of the down projection."""
+    adapters: int
+
+    @property
+    def all(self) -> int:
+        """Everything."""
+        return self.first_half + self.post_norm + self.post_norm_output + self.feed_forward + self.adapters
+
+    @property
+    def first_half(self) -> int:
+        """Up to the attention's output."""
+        return self.input_norm + self.input_norm_output + self.attention
+
+    @property
+    def feed_forward(self) -> int:
+        """From the gate projection's output to the down projection's input."""
+        return self.gate + self.activated + self.up + self.product
+
+
+def layer_bytes(job: Job) -> Layer:
+    """What one layer keeps.
+
+    RMSNorm: the input in fp32 (4 bytes an element) and 1/rms, the normalised input and the output in the weights' type
+    (modeling_llama.py, LlamaRMSNorm.forward: 16 h for both norms at 2 bytes). Attention: q, k, v and its output.
+    Feed-forward: gate, silu(gate), up and their product (8 ff). Sum 20 h + 4 h_kv + 8 ff + 8 for h_q = h, measured to
+    0.1 %. Eager attention repeats keys and values for all heads and keeps the softmax in fp32 and in the weights' type
+    (6 bytes x heads x sequence, measured).
+
+    With LoRA a frozen norm keeps no normalised input and a frozen projection nothing, but for stage 3, whose linear
+    layers keep their input whatever is frozen (runtime/zero/linear.py); an adapter keeps its input and its inner output
+    (measured).
+    """
+    a, e = job.architecture, job.element
+    hidden, queries, keys = a.hidden_size, a.query_size, a.key_value_size
+    adapted = job.adapter_modules
+    lora = bool(job.adapter_rank)
+
+    def where(modules: set[str], size: int) -> int:
+        return size if not lora or job.stage == 3 or modules & adapted else 0
+
+    norm = 4 * hidden + 4 + (0 if lora else e * hidden)
+    if job.attention == "eager":
+        attention = e * (4 * queries) + (4 + e) * a.attention_heads * job.sequence
+    else:
+        attention = e * (2 * queries + 2 * keys) + _softmax_notes(job)
+    if a.query_key_norm:
+        attention += (4 + e) * (queries + keys)
+    return Layer(
+        input_norm=norm,
+        input_norm_output=where({"q_proj", "k_proj", "v_proj", "W_pack"}, e * hidden),
+        attention=attention,
+        post_norm=norm,
+        post_norm_output=where({"gate_proj", "up_proj"}, e * hidden),
+        gate=e * a.intermediate_size,
+        activated=e * a.intermediate_size,
+        up=e * a.intermediate_size,
+        product=where({"down_proj"}, e * a.intermediate_size),
+        adapters=e * job.adapter_rank * len({w.module for w in job.trained.layer}) if lora else 0,
+    )
+
+
+def _softmax_notes(job: Job) -> int:
+    """What fused attention notes per token: the log of the softmax's sum in fp32 for each head (flash attention); on
+    the NPU its maximum and its sum, 8 times each (npu_fusion_attention's softmax_max and softmax_sum, [B, N, S, 8])."""
+    return job.architecture.attention_heads * (64 if job.kind == "npu" else 4)
+
+
+def kept_between_layers(job: Job, layer: Layer, layers: int) -> int:
+    """Kept of the first `layers` layers, in bytes per token: all of each, or the input of each group of recomputed
+    layers (Chen et al. 2016, "Training deep nets with sublinear memory cost")."""
+    if job.checkpoint_every == 0:
+        return layers * layer.all - unreached(job, layer)
+    return -(-layers // job.checkpoint_every) * job.element * job.architecture.hidden_size
+
+
+def unreached(job: Job, layer: Layer) -> int:
+    """What the first layer does not keep where nothing before it is trained: its input norm, which no gradient needs to
+    pass, in bytes per token."""
+    return layer.input_norm if job.adapter_rank and EMBEDDING not in job.adapter_modules else 0
+
+
+def around_layers(job: Job) -> int:
+    """Kept beside the layers, in bytes per token: token ids and labels, sines and cosines."""
+    return 2 * 8 + 2 * job.element * job.architecture.head_dim
+
+
+def final_norm_bytes(job: Job) -> int:
+    """The last norm, its output included, in bytes per token."""
+    hidden = job.architecture.hidden_size
+    if job.adapter_rank:
+        return 4 * hidden + 4 + (job.element * hidden if job.stage == 3 or HEAD in job.adapter_modules else 0)
+    return (4 + 2 * job.element) * hidden + 4
+
+
+def forward_of_layer(job: Job) -> int:
+    """Most that the forward pass of one layer adds when it keeps nothing (it is recomputed later), in bytes per token:
+    at the end of the feed-forward part, gate, silu(gate), up and their product beside two of hidden size. Eager
+    attention: the scores, in fp32 too, and their softmax in fp32."""
+    if job.checkpoint_every == 0:
+        return 0
+    a, e = job.architecture, job.element
+    scores = (e + 8) * a.attention_heads * job.sequence + e * 4 * a.query_size if job.attention == "eager" else 0
+    return max(e * (4 * a.intermediate_size + 3 * a.hidden_size), scores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A point in the backward pass of a layer."""
+
+    name: str
+    modules: frozenset[str]
+    """Whose gradients are complete here."""
+    held: int
+    """Bytes per token: what the layer still keeps, and the gradients on their way."""
+
+
+def backward_points(job: Job, layer: Layer) -> tuple[Point, ...]:
+    """The backward pass of a layer, in order.
+
+    Follows autograd: nodes run in the reverse order of the forward pass; a node's saved tensors are freed when it has
+    run, its weight's gradient is complete right after. `g` is the gradient of the residual stream.
+    """
+    a, e = job.architecture, job.element
+    h, f = e * a.hidden_size, e * a.intermediate_size
+    q, k = e * a.query_size, e * a.key_value_size
+    g = h
+    whole, first = layer.all, layer.first_half
+    second = first + layer.post_norm
+    norm = 8 * a.hidden_size
+    inner = layer.input_norm
+    # Eager: the softmax, its gradient and that of the scores, all in fp32, while 6 bytes are counted as kept.
+    softmax = first + g + 6 * a.attention_heads * job.sequence
+    attention = softmax if job.attention == "eager" else first + g + q + q + 2 * k
+
+    def at(name: str, held: int, *modules: str) -> Point:
+        return Point(name=name, modules=frozenset(modules), held=held)
+
+    return (
+        at("down projection", whole - layer.product + g + f, "down_proj"),
+        at("gated product", whole - layer.product + g + 3 * f),
+        at("up projection", second + layer.post_norm_output + layer.gate + g + f + h, "up_proj"),
+        at("gate projection", second + g + 2 * h, "gate_proj"),
+        at("norm after attention", second + g + h + norm, "post_attention_layernorm"),
+        at("output projection", first + g + q, "o_proj"),
+        at("attention", attention),
+        at("value projection", inner + layer.input_norm_output + g + q + k + h, "v_proj", "W_pack", "q_norm", "k_norm"),
+        at("key projection", inner + layer.input_norm_output + g + q + 2 * h, "k_proj"),
+        at("query projection", inner + g + 2 * h, "q_proj"),
+        at("norm before attention", inner + g + h + norm, "input_layernorm"),
+    )
+
+
+def backward(job: Job) -> Iterator[tuple[Point, int, int]]:
+    """The backward pass of all layers: point, number of the layer, and bytes of all activations held there."""
+    layer = layer_bytes(job)
+    points = backward_points(job, layer)
+    base = around_layers(job)
+    first = unreached(job, layer)
+    every, hidden = job.checkpoint_every, job.element * job.architecture.hidden_size
+    for number in range(job.architecture.layers - 1, -1, -1):
+        whole = max(0, number * layer.all - first)
+        below = (number // every + 1) * hidden + number % every * layer.all if every else whole
+        for point in points:
+            yield point, number, job.tokens * (base + below + point.held)

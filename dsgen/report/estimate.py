@@ -1,0 +1,126 @@
+"""A memory estimate as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from dsgen.memory.report import MemoryReport
+from dsgen.recipe.plan import Plan
+from dsgen.report.console import in_bytes, say
+
+_STYLE = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red", "unknown": "bold magenta"}
+_BAR = 22
+_COLUMNS = 80
+
+
+def show_estimate(report: MemoryReport, plan: Plan, *, form: str) -> None:
+    """Print the verdict, the phases, and the parts at the peak."""
+    if form == "json":
+        print(json.dumps(_content(report), indent=2, ensure_ascii=False))
+        return
+    device, host = report.device, report.host
+    devices = f"{plan.world_size} x {plan.device.id}"
+    say(f"{plan.name}: {plan.architecture.name}, {devices}, ZeRO stage {plan.stage}, {plan.precision}")
+    say(f"{report.verdict}: {_verdict(report)}", style=_STYLE[report.verdict])
+    say()
+    whole = device.capacity_bytes or max(device.allocated_peak_bytes, 1)
+    title = f"of {in_bytes(device.capacity_bytes)}" if device.capacity_bytes else "of the highest"
+    say(f"{'phase':<10}  {'highest at':<31}  {'allocated':>10}  {title}")
+    for phase in report.phases:
+        size = phase.device.device_bytes
+        peak = phase.name == report.peak_phase
+        line = f"{phase.name:<10}  {phase.device.name[:31]:<31}  {in_bytes(size):>10}  {_bar(size, whole)}"
+        say(line.rstrip(), style="bold cyan" if peak else "")
+    say()
+    say(f"one device at its peak ({report.peak_phase}, {report.peak_moment})")
+    _say_parts(device.parts)
+    low, high = device.reserved_factors
+    for label, value in (
+        ("allocated", device.allocated_peak_bytes),
+        (f"reserved, allocated x {low:.2f} to {high:.2f}", device.reserved_peak_bytes),
+        ("device total, with context and communicators", device.total_peak_bytes),
+    ):
+        say(f"  {label:<46} {in_bytes(value):>10}")
+    say()
+    ranks = "1 rank" if plan.per_node == 1 else f"{plan.per_node} ranks"
+    of = f" of {in_bytes(host.capacity_bytes)}" if host.capacity_bytes else ""
+    say(f"one node of {ranks} at its peak ({host.peak_phase}): {in_bytes(host.peak_bytes)}{of}")
+    if host.capacity_bytes and not host.capacity_said:
+        say("  (usual for such servers: the recipe names no hardware.host_memory)")
+    _say_parts(host.parts)
+    for each in report.unmeasured:
+        for line in textwrap.wrap(f"not measured: {each}", _COLUMNS, subsequent_indent="  "):
+            say(line)
+
+
+def _verdict(report: MemoryReport) -> str:
+    device, host = report.device, report.host
+    parts = []
+    if device.capacity_bytes is not None:
+        parts.append(f"device {in_bytes(device.total_peak_bytes)} of {in_bytes(device.capacity_bytes)}")
+    if host.capacity_bytes is not None:
+        parts.append(f"node {in_bytes(host.peak_bytes)} of {in_bytes(host.capacity_bytes)}")
+    tight = f"; {report.headroom:.0%} should stay free" if report.verdict == "tight" else ""
+    return (", ".join(parts) or "neither the device's memory nor the host's is known") + tight
+
+
+def _say_parts(parts: Mapping[str, int]) -> None:
+    total = max(1, sum(parts.values()))
+    for part, size in sorted(parts.items(), key=lambda item: -item[1]):
+        say(f"  {part:<46} {in_bytes(size):>10}  {size / total:>4.0%}")
+
+
+def _bar(size: int, whole: int) -> str:
+    """As much of the capacity as is used; `!` beyond it."""
+    filled = round(_BAR * size / whole)
+    if filled > _BAR or size > whole:
+        return "#" * (_BAR - 1) + "!"
+    return "#" * filled + "." * (_BAR - filled)
+
+
+def _content(report: MemoryReport) -> dict[str, Any]:
+    device, host = report.device, report.host
+    return {
+        "verdict": report.verdict,
+        "headroom": report.headroom,
+        "device": {
+            "verdict": device.verdict,
+            "capacity_bytes": device.capacity_bytes,
+            "allocated_peak_bytes": device.allocated_peak_bytes,
+            "reserved_peak_bytes": device.reserved_peak_bytes,
+            "reserved_factors": list(device.reserved_factors),
+            "reserved_source": device.reserved_source,
+            "total_peak_bytes": device.total_peak_bytes,
+            "peak_phase": report.peak_phase,
+            "peak_moment": report.peak_moment,
+            "peak_part": report.peak_part,
+            "phases": [
+                {
+                    "name": phase.name,
+                    "moment": phase.device.name,
+                    "allocated_bytes": phase.device.device_bytes,
+                    "parts": dict(phase.device.device),
+                }
+                for phase in report.phases
+            ],
+            "parts": dict(device.parts),
+        },
+        "host": {
+            "verdict": host.verdict,
+            "capacity_bytes": host.capacity_bytes,
+            "capacity_said": host.capacity_said,
+            "peak_bytes": host.peak_bytes,
+            "peak_phase": host.peak_phase,
+            "phases": [
+                {"name": phase.name, "moment": phase.host.name, "bytes_per_rank": phase.host.host_bytes}
+                for phase in report.phases
+            ],
+            "parts": dict(host.parts),
+        },
+        "profile": report.profile,
+        "unmeasured": list(report.unmeasured),
+        "advice": [],
+    }

@@ -1,0 +1,157 @@
+"""Runs the real DeepSpeed engine on CPU, rank 0 of several by torch's fake process group, and counts live storages.
+
+Reads one JSON object a line, `{"ds_config", "model", "dtype", "ranks", "rank", "micro", "sequence", "steps",
+"checkpoint_every", "chunk", "adapter"}`, and answers with one line: `{"peaks": {phase: bytes}, "optimizer": name}`.
+A phase's peak is that of the last micro batch of the last step. Collectives do nothing: the values are wrong, the
+storages are right.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import weakref
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Storages(TorchDispatchMode):  # type: ignore[misc]
+    """Every storage that an operator returns, from its first sight to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, tuple[int, Any]] = {}
+        self.bytes = 0
+        self.peaks: dict[str, int] = {}
+        self.phase = "model"
+
+    def enter(self, phase: str) -> None:
+        """From here on count for this phase."""
+        self.phase = phase
+        self.peaks[phase] = self.bytes
+
+    def note(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        known = self.live.get(key)
+        if known is not None and known[0] == size:
+            return
+        if known is not None:
+            self.bytes -= known[0]
+        self.live[key] = (size, weakref.ref(storage, partial(self.forget, key)))
+        self.bytes += size
+        self.peaks[self.phase] = max(self.peaks.get(self.phase, 0), self.bytes)
+
+    def forget(self, key: int, _: Any) -> None:
+        """The storage has gone."""
+        size, _ = self.live.pop(key, (0, None))
+        self.bytes -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(each, torch.Tensor) and each.device.type != "meta":
+                self.note(each)
+        return result
+
+
+def measure(job: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a job."""
+    import deepspeed
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from dsgen.runtime.losses import chunk_loss
+    from dsgen.runtime.recompute import checkpoint_activations
+
+    fields = dict(job["model"])
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config.use_cache = False
+    dtype = DTYPES[job["dtype"]]
+    ds_config = job["ds_config"]
+    storages = Storages()
+    with ExitStack() as stack:
+        stack.enter_context(storages)
+        with ExitStack() as building:
+            if ds_config["zero_optimization"]["stage"] == 3:
+                building.enter_context(deepspeed.zero.Init(config_dict_or_path=ds_config))
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=job["attention"])
+        if job["chunk"]:
+            chunk_loss(model, job["chunk"])
+        if job["checkpoint_every"]:
+            checkpoint_activations(model, job["checkpoint_every"])
+        if job["adapter"]:
+            from peft import LoraConfig, get_peft_model
+
+            lora = LoraConfig(r=job["adapter"]["rank"], target_modules=job["adapter"]["targets"], task_type="CAUSAL_LM")
+            model = get_peft_model(model, lora, autocast_adapter_dtype=False)
+        model.train()
+        storages.enter("initialize")
+        engine, _, _, _ = deepspeed.initialize(
+            model=model, model_parameters=[p for p in model.parameters() if p.requires_grad], config=ds_config
+        )
+        for _ in range(job["steps"]):
+            for _ in range(ds_config["gradient_accumulation_steps"]):
+                ids = torch.randint(0, config.vocab_size, (job["micro"], job["sequence"]))
+                labels = ids.clone()
+                storages.enter("forward")
+                loss = engine(input_ids=ids, labels=labels).loss
+                storages.enter("backward")
+                engine.backward(loss)
+                del loss
+                storages.enter("step")
+                engine.step()
+                storages.enter("between steps")
+    name = type(engine.optimizer).__name__
+    engine.destroy()
+    return {"peaks": storages.peaks, "optimizer": name}
+
+
+def main() -> None:
+    # What a build or DeepSpeed prints must not get among the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    ranks, rank = sys.argv[1:3]
+    os.environ.update(
+        DS_ACCELERATOR="cpu",
+        RANK=rank,
+        WORLD_SIZE=ranks,
+        LOCAL_RANK="0",
+        LOCAL_SIZE=ranks,
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+    )
+    torch.set_num_threads(1)
+    import deepspeed
+    import deepspeed.comm.torch
+    import transformers.models.llama.modeling_llama  # noqa: F401
+    from deepspeed.runtime.zero import partitioned_param_coordinator, utils
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    # Its buffers in /dev/shm wait for real neighbours. The attribute of that name is torch itself.
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+    torch.distributed.init_process_group(backend="fake", store=FakeStore(), rank=int(rank), world_size=int(ranks))
+    deepspeed.init_distributed(dist_backend="fake")
+    for module in (utils, partitioned_param_coordinator):
+        for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
+            if hasattr(module, name):
+                # They compare with what no other rank has sent.
+                setattr(module, name, lambda *_, **__: None)
+    print(json.dumps({"ready": deepspeed.__version__}), file=answers)
+    for line in sys.stdin:
+        answer = measure(json.loads(line))
+        gc.collect()
+        print(json.dumps(answer), file=answers)
+    # The group has no other ranks to wait for.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
