@@ -15,7 +15,7 @@ FORMS = ("text", "json", "github", "sarif")
 
 
 @click.command("lint")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True, readable=False))
 @click.option(
     "--deepspeed", metavar="VERSION", help="DeepSpeed that reads the config: a version from 0.14, or installed."
 )
@@ -30,7 +30,8 @@ FORMS = ("text", "json", "github", "sarif")
 @click.option("--fix", is_flag=True, help="Repair in the files what is safe to repair.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change; write nothing.")
 @click.option("--format", "form", type=click.Choice(FORMS), default="text", help="Form of the output.")
-@click.option("--stdin-name", default="ds_config.json", metavar="NAME", help="Name of the file that `-` stands for.")
+@click.option("--filter", "filtered", is_flag=True, help="Pass over named files that are excluded or no config.")
+@click.option("--stdin-name", default="<stdin>", metavar="NAME", help="Name of the file that `-` stands for.")
 def command(
     files: tuple[Path, ...],
     select: tuple[str, ...],
@@ -39,6 +40,7 @@ def command(
     fix: bool,
     diff: bool,
     form: str,
+    filtered: bool,
     stdin_name: str,
     **job: Any,
 ) -> int:
@@ -58,6 +60,7 @@ def command(
         job={name: value for name, value in job.items() if value is not None},
         select=_codes(select),
         ignore=_codes(ignore),
+        filtered=filtered,
         stdin_name=stdin_name,
         stdin=sys.stdin.buffer.read if Path("-") in files else None,
     )

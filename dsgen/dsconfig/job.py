@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -46,8 +47,14 @@ def job_named(
         world_size=world_size,
         device=device_named(device) if device is not None else None,
         architecture=model_named(model) if model is not None else None,
-        client_optimizer=client_optimizer,
+        client_optimizer=_optimizer_named(client_optimizer),
     )
+
+
+def _optimizer_named(text: str | None) -> str | None:
+    """The type that `torch.optim.AdamW` or `AdamW` names; `none` for None, as Python writes it, too."""
+    name = text.strip().rpartition(".")[2] if text is not None else None
+    return "none" if name is not None and name.lower() in ("none", "") else name
 
 
 def version_named(text: str | None) -> str:
@@ -66,8 +73,13 @@ def version_named(text: str | None) -> str:
             raise DsgenError(
                 "DeepSpeed is not installed here", help=f"name a version, for example --deepspeed {DEFAULT_VERSION}"
             ) from None
-    try:
         return nearest_version(text)
+    try:
+        found = nearest_version(text)
+        said = re.match(r"[\d.]*\d", text.strip())
+        if said is None or not f"{found}.".startswith(f"{said[0]}."):
+            raise UnknownVersion(text, known_versions())
+        return found
     except UnknownVersion:
         raise DsgenError(
             f"nothing is known of DeepSpeed {text}",

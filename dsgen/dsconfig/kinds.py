@@ -16,7 +16,18 @@ _CONFIG_KEYS = {
     "fp16",
     "bf16",
 }
-"""Keys that hardly anything but a ds_config.json has at its top."""
+"""Keys that a ds_config.json has at its top."""
+
+_RECIPE_KEYS = {"model", "batch", "zero", "hardware", "length", "optimizer", "extends"}
+"""Fields of a recipe, of which every one has several."""
+
+_OTHERS = {
+    "model_type": "the config.json of a model",
+    "properties": "a JSON Schema",
+    "log_history": "the state of a trainer",
+    "dependencies": "the package file of another program",
+}
+"""Keys at the top of other JSON files -> what these are."""
 
 _ACCELERATE_KEYS = {
     "compute_environment",
@@ -45,13 +56,43 @@ def is_yaml(file: str) -> bool:
 
 
 def kind_by_content(value: Any, *, yaml: bool) -> Kind | None:
-    """The kind of a document by its top-level keys; None for something else."""
+    """The kind of a document that somebody names as a config, by its top-level keys; None for something else."""
     if not isinstance(value, Mapping):
         return None
     if _ACCELERATE_KEYS & value.keys():
         return "accelerate"
     if yaml and "schema" in value:
         return "recipe"
-    if _CONFIG_KEYS & value.keys():
+    if _CONFIG_KEYS & value.keys() and other_kind(value) is None:
         return "ds_config"
     return "recipe" if yaml and {"model", "zero", "batch", "extends"} & value.keys() else None
+
+
+def is_surely(kind: Kind | None, value: Any, *, yaml: bool) -> bool:
+    """Whether a file that nobody named is of that kind: other programs use some of the same keys."""
+    if kind == "accelerate":
+        return "distributed_type" in value or "deepspeed_config" in value
+    if kind == "recipe":
+        return "schema" in value and len(_RECIPE_KEYS & value.keys()) >= 2
+    if kind == "ds_config" and not yaml:
+        sections = ("zero_optimization", "fp16", "bf16", "optimizer", "scheduler")
+        return "train_micro_batch_size_per_gpu" in value or any(
+            isinstance(value.get(name), Mapping) for name in sections
+        )
+    return False
+
+
+def other_kind(value: Any) -> str | None:
+    """What else a JSON file is, in words; None when nothing says so."""
+    if not isinstance(value, Mapping) or "zero_optimization" in value:
+        return None
+    return next((what for key, what in _OTHERS.items() if key in value), None)
+
+
+_MARKS = (b"zero_optimization", b"train_micro_batch_size_per_gpu", b"train_batch_size", b"gradient_accumulation_steps")
+_SECTION_MARKS = (b'"fp16"', b'"bf16"')
+
+
+def looks_like_config(data: bytes) -> bool:
+    """Whether a file that cannot be read was meant as a ds_config.json."""
+    return any(mark in data for mark in (*_MARKS, *_SECTION_MARKS))

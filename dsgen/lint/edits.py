@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsgen.documents.document import Document
+from dsgen.documents.json_reader import read_json_text
 from dsgen.documents.positions import Path, Span
 from dsgen.findings import Edit
 
@@ -76,9 +77,11 @@ def _moved(document: Document, text: str, edit: Edit) -> str | None:
     name, content = json.dumps(edit.to[-1]), text[value[0] : value[1]]
     section = edit.to[:-1]
     if section and section not in document.spans:
-        # The section is made where the member stands.
-        if len(section) != 1 or len(edit.path) != 1:
+        if len(section) != 1:
             return None
+        if len(edit.path) > 1:
+            return _moved_out(text, edit, f"{json.dumps(section[0])}: {{{name}: {content}}}")
+        # The section is made where the member stands.
         return _spliced(text, (key[0], value[1]), f"{json.dumps(section[0])}: {{{name}: {content}}}")
     members = [path for path in document.key_spans if path[:-1] == section and path != edit.path]
     if not members:
@@ -87,12 +90,7 @@ def _moved(document: Document, text: str, edit: Edit) -> str | None:
     if last[: len(edit.path)] == edit.path:
         return None
     at = document.spans[last][1]
-    first = document.key_spans[last][0]
-    indent = text[text.rfind("\n", 0, first) + 1 : first]
-    separator = f",\n{indent}" if not indent.strip() and "\n" in text[:first] else ", "
-    if "\r\n" in text:
-        separator = separator.replace("\n", "\r\n")
-    inserted = f"{separator}{name}: {content}"
+    inserted = f"{_separator(text, document.key_spans[last][0])}{name}: {content}"
     if at <= key[0]:
         rest = _without(document, text, edit.path)
         # What is cut away lies behind the place of the insertion, unless the comma before it does not.
@@ -101,6 +99,25 @@ def _moved(document: Document, text: str, edit: Edit) -> str | None:
         return rest[:at] + inserted + rest[at:]
     longer = text[:at] + inserted + text[at:]
     return _without(document, longer, edit.path)
+
+
+def _moved_out(text: str, edit: Edit, member: str) -> str | None:
+    """A member taken out of its section, and a new one with it put behind the section at the top."""
+    rest = _without(read_json_text(text, ""), text, edit.path)
+    if rest is None:
+        return None
+    document = read_json_text(rest, "")
+    around = edit.path[:1]
+    at = document.spans[around][1]
+    return f"{rest[:at]}{_separator(rest, document.key_spans[around][0])}{member}{rest[at:]}"
+
+
+def _separator(text: str, key: int) -> str:
+    """What stands between the member whose key starts at `key` and one that is put behind it."""
+    indent = text[text.rfind("\n", 0, key) + 1 : key]
+    if indent.strip() or "\n" not in text[:key]:
+        return ", "
+    return ("," + ("\r\n" if "\r\n" in text else "\n")) + indent
 
 
 def _at(value: Any, path: Path) -> Any:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from dsgen.catalog.deepspeed_keys import load_keys
 from dsgen.documents.atomic import replace_file
 from dsgen.documents.document import Document
 from dsgen.documents.errors import DocumentError
@@ -50,6 +53,8 @@ def mend(linted: Iterable[Linted], request: Request, *, write: bool) -> list[Men
         result = _mended(each, request)
         if write and result.repairs:
             path = Path(each.file)
+            if not os.access(path, os.W_OK):
+                raise DsgenError(f"{path} may not be written", help="--diff shows the repairs")
             data = path.read_bytes()
             bom = _BOM if data.startswith(_BOM) else b""
             if data != bom + result.old.encode():
@@ -88,7 +93,7 @@ def _apply(text: str, file: str, edits: Iterable[Edit]) -> tuple[int, str]:
         if not document.has(edit.path):
             continue
         new = edited(document, text, edit, yaml=yaml)
-        if new is None or new == text:
+        if new is None or new == text or _taken(document.value, edit):
             continue
         try:
             after = _read(new, file, yaml=yaml)
@@ -97,6 +102,25 @@ def _apply(text: str, file: str, edits: Iterable[Edit]) -> tuple[int, str]:
         if after.value == changed(document.value, edit):
             text, document, done = new, after, done + 1
     return done, text
+
+
+def _taken(value: Any, edit: Edit) -> bool:
+    """Whether the place that an edit gives a key has a key already, under that name or another of it."""
+    if edit.action not in ("rename", "move"):
+        return False
+    section = value
+    for part in edit.to[:-1]:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping):
+        return section is not None
+    keys = load_keys()
+    around = ".".join(map(str, edit.to[:-1]))
+
+    def canonical(name: Any) -> str:
+        return keys.canonical(f"{around}.{name}" if around else str(name))
+
+    wanted = canonical(edit.to[-1])
+    return any(canonical(name) == wanted for name in section if (*edit.to[:-1], name) != edit.path)
 
 
 def _read(text: str, file: str, *, yaml: bool) -> Document:

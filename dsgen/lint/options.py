@@ -20,9 +20,11 @@ class Options:
 
     def wants(self, finding: Finding) -> bool:
         """Whether a finding is asked for; what cannot be read always is."""
-        if finding.code == UNREADABLE:
-            return True
-        return finding.code.startswith(self.select or ("",)) and not finding.code.startswith(self.ignore or ("\0",))
+        return finding.code == UNREADABLE or self.wants_code(finding.code)
+
+    def wants_code(self, code: str) -> bool:
+        """Whether the findings of a code are asked for."""
+        return code.startswith(self.select or ("",)) and not code.startswith(self.ignore or ("\0",))
 
 
 UNREADABLE = "DOC001"

@@ -62,13 +62,20 @@ def project_of(folder: Path) -> Project:
     """
     for each in (folder, *folder.parents):
         own = each / ".dsgen.yaml"
-        if own.is_file():
+        if _is_file(own):
             document = read_yaml_file(own)
             return _project(document, document.value if document.value is not None else {}, each)
         toml = each / "pyproject.toml"
-        if toml.is_file() and b"[tool.dsgen" in (data := read_bytes(toml)):
+        if _is_file(toml) and b"[tool.dsgen" in (data := read_bytes(toml)):
             return _project(Document(file=str(toml), value=None), _tool_table(data, toml), each)
     return Project()
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def _tool_table(data: bytes, path: Path) -> Any:
@@ -101,7 +108,9 @@ def _project(document: Document, value: Any, folder: Path) -> Project:
             raise DocumentError(
                 f"unknown setting {key!r}",
                 document.at_key((key,)),
-                help=f"did you mean {near[0]}?" if near else f"known: {', '.join(_KNOWN)}",
+                help=f"did you mean {near[0].replace('_', '-')}?"
+                if near
+                else f"known: {', '.join(_KNOWN).replace('_', '-')}",
             )
         if name in _LISTS:
             said[name] = _texts(item)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dsgen.dsconfig.job import Job, job_named
 from dsgen.dsconfig.kinds import kind_by_name
 from dsgen.findings import DsgenError
-from dsgen.lint.lint import Linted, lint_bytes, lint_file
+from dsgen.lint.lint import STDIN, Linted, lint_bytes, lint_file
 from dsgen.lint.options import Options
 from dsgen.lint.project import Project, project_of
 from dsgen.rules.registry import all_codes
@@ -29,23 +29,45 @@ class Request:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     stdin: Callable[[], bytes] | None = None
-    stdin_name: str = "ds_config.json"
+    stdin_name: str = STDIN
+    filtered: bool = False
+    """Whether named files are treated like those of a folder: excluded and unrelated ones are passed over."""
 
 
 def lint_all(paths: Iterable[Path], request: Request) -> list[Linted]:
     """Lint files and the files of folders. Raises DsgenError for an unknown code, version, device or model."""
     _known(request.select + request.ignore)
     linted: list[Linted] = []
-    for path, guess in _files(paths):
+    for path, found_there in _files(paths):
+        guess = found_there or request.filtered
         if str(path) == "-":
             options = options_of(Path(request.stdin_name), request)
             data = request.stdin() if request.stdin is not None else b""
             found = lint_bytes(data, request.stdin_name, options)
+        elif guess and _project_in(path.parent.absolute()).excludes(path):
+            continue
         else:
             found = lint_file(path, options_of(path, request), guess=guess)
         if found is not None:
             linted.append(found)
-    return linted
+    return _once(linted)
+
+
+def _once(linted: list[Linted]) -> list[Linted]:
+    """Findings in files that several others name, once each, and with the file itself where that is linted too."""
+    own = {each.file for each in linted}
+    seen: set[tuple[str, int, int, str, str]] = set()
+    kept = []
+    for each in linted:
+        findings = []
+        for finding in each.findings:
+            place = finding.position
+            key = (place.file, place.line, place.column, finding.code, finding.message)
+            if place.file == each.file or (place.file not in own and key not in seen):
+                seen.add(key)
+                findings.append(finding)
+        kept.append(replace(each, findings=tuple(findings)))
+    return kept
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
@@ -60,9 +82,13 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    project = project_of(folder.resolve())
-    for each in folder.iterdir():
-        if each.name in _PASSED_OVER or (each.is_dir() and each.name.startswith(".")) or project.excludes(each):
+    try:
+        found = list(folder.iterdir())
+    except PermissionError:
+        yield folder  # reading it says what is wrong
+        return
+    for each in found:
+        if each.name in _PASSED_OVER or (each.is_dir() and each.name.startswith(".")):
             continue
         if each.is_dir() and not each.is_symlink():
             yield from _inside(each)

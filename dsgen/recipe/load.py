@@ -60,14 +60,15 @@ class LoadedRecipe:
     overrides: tuple[str, ...]
 
 
-def load_recipe(path: FilePath, overrides: Iterable[str] = ()) -> LoadedRecipe:
+def load_recipe(path: FilePath, overrides: Iterable[str] = (), *, data: bytes | None = None) -> LoadedRecipe:
     """Read a recipe and everything that it extends; apply `PATH=VALUE` overrides in order.
 
-    Mappings are merged key by key, anything else is replaced; the file that extends wins.
+    Mappings are merged key by key, anything else is replaced; the file that extends wins. `data` is the content of the
+    recipe where that is known already.
     Raises DocumentError with a position for whatever cannot be read or followed.
     """
     inputs: list[Input] = []
-    document = _load_chain(path, path.parent, (), inputs)
+    document = _load_chain(path, path.parent, (), inputs, data=data)
     overrides = tuple(overrides)
     for text in overrides:
         document = _apply_override(document, text)
@@ -80,6 +81,7 @@ def _load_chain(
     chain: tuple[FilePath, ...],
     inputs: list[Input],
     origin: Position | None = None,
+    data: bytes | None = None,
 ) -> Document:
     """The recipe at `path` laid over the one that it extends, and so on; `chain` are the files that led here.
 
@@ -96,7 +98,7 @@ def _load_chain(
     if len(chain) >= MAX_CHAIN:
         raise DocumentError(f"extends more than {MAX_CHAIN - 1} recipes in a row", place)
     try:
-        data = read_bytes(path)
+        data = read_bytes(path) if data is None else data
     except DocumentError as error:
         if origin is None:
             raise

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from dsgen.documents.positions import Position
 from dsgen.findings import Finding, Severity
 
 _COMMENT = re.compile(
-    r"(?P<before>.*?)(?:#|//)\s*dsgen:\s*(?P<what>ignore-file|ignore)\s*(?P<codes>\[[^\]]*\])?(?P<after>.*)"
+    r"(?P<before>.*?)(?:#|//|/\*)\s*dsgen:\s*(?P<what>ignore-file|ignore)\s*(?P<codes>\[[^\]]*\])?(?P<after>.*)"
 )
 UNUSED = "SUP001"
 """Code of the finding that a comment leaves nothing out."""
 
-_CODE = re.compile(r"[A-Z]{3}[0-9]{3}\Z")
+_CODE = re.compile(r"[A-Z]{3}[0-9]{0,3}\Z")
 
 
 @dataclass(kw_only=True)
@@ -28,11 +28,14 @@ class _Comment:
     used: set[str] = field(default_factory=set)
 
 
-def suppressed(findings: Iterable[Finding], text: str, file: str) -> Iterator[Finding]:
+def suppressed(
+    findings: Iterable[Finding], text: str, file: str, looked_for: Callable[[str], bool] = lambda code: True
+) -> Iterator[Finding]:
     """The findings that no comment of the file leaves out, and one for each comment that leaves nothing out.
 
-    A comment behind a value covers its line, one on a line of its own the next line with content. It names codes:
-    without any it would hide what nobody has thought of.
+    A comment behind a value covers its line, one on a line of its own the next line with content. It names codes or
+    their beginnings: without any it would hide what nobody has thought of. `looked_for` says whether findings of a code
+    were wanted at all.
     """
     if "dsgen:" not in text:
         yield from findings
@@ -42,23 +45,21 @@ def suppressed(findings: Iterable[Finding], text: str, file: str) -> Iterator[Fi
         hits = [
             comment
             for comment in comments
-            if finding.code in comment.codes
+            if finding.code.startswith(comment.codes)
             and finding.position.file == file
             and comment.covers in (None, finding.position.line)
         ]
         for comment in hits:
-            comment.used.add(finding.code)
+            comment.used |= {code for code in comment.codes if finding.code.startswith(code)}
         if not hits:
             yield finding
     yield from wrong
     for comment in comments:
         for code in comment.codes:
-            if code not in comment.used:
-                yield _finding(
-                    f"nothing here is found by {code}",
-                    Position(file, comment.line, comment.column),
-                    "remove the comment",
-                )
+            if code not in comment.used and looked_for(code):
+                place = Position(file, comment.line, comment.column)
+                unused = _finding(f"nothing here is found by {code}", place, "remove the comment if that stays so")
+                yield replace(unused, severity=Severity.INFO)
 
 
 def _comments(text: str, file: str) -> tuple[list[_Comment], list[Finding]]:
@@ -70,7 +71,7 @@ def _comments(text: str, file: str) -> tuple[list[_Comment], list[Finding]]:
         if match is None:
             continue
         column = len(match["before"]) + 1
-        codes = tuple(code.strip() for code in (match["codes"] or "").strip("[]").split(",") if code.strip())
+        codes = tuple(code.strip().upper() for code in (match["codes"] or "").strip("[]").split(",") if code.strip())
         if not codes or not all(map(_CODE.match, codes)):
             wrong.append(
                 _finding(
@@ -90,7 +91,7 @@ def _comments(text: str, file: str) -> tuple[list[_Comment], list[Finding]]:
 
 
 def _has_content(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith(("#", "//"))
+    return bool(line.strip()) and not line.lstrip().startswith(("#", "//", "/*"))
 
 
 def _finding(message: str, position: Position, help: str) -> Finding:

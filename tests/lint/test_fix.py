@@ -75,6 +75,31 @@ def test_what_stands_there_already_is_left_to_people(tmp_path: Path) -> None:
     assert mended(tmp_path, text) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}, "zero_optimzation": {"stage": 3}}',
+        '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_com": true}, "overlap_comm": false}',
+        '{"train_batch_size": 8, "zero_optimization": {"stage": 3, "max_live_parameters": 1}, '
+        '"stage3_max_live_parameters": 2}',
+        '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1}, "weight_decay": 0.1}, '
+        '"weight_decay": 0.2}',
+    ],
+)
+def test_two_keys_never_become_one(tmp_path: Path, text: str) -> None:
+    document = read_json_text(mended(tmp_path, text), "f")
+    assert not any(note.kind == "duplicate-key" for note in document.notes)
+    linted = lint_all([tmp_path / "ds_config.json"], Request())
+    assert not {"KEY006", "REA001"} & {finding.code for finding in linted[0].findings}
+
+
+def test_a_key_moves_out_of_a_section_into_a_new_one(tmp_path: Path) -> None:
+    text = '{\n  "bf16": {"enabled": false, "loss_scale": 0},\n  "train_batch_size": 8\n}\n'
+    assert mended(tmp_path, text) == (
+        '{\n  "bf16": {"enabled": false},\n  "fp16": {"loss_scale": 0},\n  "train_batch_size": 8\n}\n'
+    )
+
+
 def test_line_ends_and_the_byte_order_mark_stay(tmp_path: Path) -> None:
     text = "\ufeff" + BASE.replace("zero_optimization", "zero_optimisation").replace("\n", "\r\n")
     assert mended(tmp_path, text) == "\ufeff" + BASE.replace("\n", "\r\n")

@@ -103,3 +103,55 @@ def test_unknown_codes_are_told(folder: Path) -> None:
     (folder / ".dsgen.yaml").write_text("ignore: [ABC123]\n")
     with pytest.raises(DsgenError, match="'ABC123'"):
         lint(folder)
+
+
+def test_named_files_are_filtered_on_request(folder: Path) -> None:
+    (folder / ".dsgen.yaml").write_text("exclude: [sub]\n")
+    (folder / "trainer_state.json").write_text('{"train_batch_size": 8, "log_history": []}')
+    (folder / "c.json").write_text(CONFIG)
+    named = [folder / "sub" / "ds_config.json", folder / "trainer_state.json", folder / "c.json"]
+    assert [Path(each.file).name for each in lint_all(named, Request(filtered=True))] == ["c.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trainer_state.json", '{"train_batch_size": 8, "log_history": [], "global_step": 1}'),
+        ("training_args.json", '{"gradient_accumulation_steps": 1, "fp16": false, "bf16": true, "seed": 1}'),
+        (
+            "sft.yaml",
+            "stage: sft\ngradient_accumulation_steps: 8\nbf16: true\ndeepspeed: c.json\n",
+        ),
+        ("hydra.yaml", "model: {name: x}\noptimizer: {lr: 1}\n"),
+        ("job.yaml", "name: a\nmodel: b\nschema: 2\n"),
+        ("config.json", '{"model_type": "llama", "hidden_size": 4096}'),
+        ("recipe.schema.json", '{"$schema": "x", "properties": {}}'),
+    ],
+)
+def test_files_of_other_programs_are_passed_over_in_folders(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    assert [Path(each.file).name for each in lint_all([folder], Request())] == ["ds_config.json"]
+
+
+@pytest.mark.parametrize("text", ['{"train_batch_size": 8,', '{"fp16": {"enabled": true}, "optimizer": {}'])
+def test_broken_configs_in_folders_are_told(folder: Path, text: str) -> None:
+    (folder / "broken.json").write_text(text)
+    found = {Path(each.file).name: each.document is None for each in lint_all([folder], Request())}
+    assert found == {"broken.json": True, "ds_config.json": False}
+
+
+def test_a_file_that_several_name_is_told_once(folder: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (folder / name).write_text(
+            "distributed_type: DEEPSPEED\nnum_processes: 8\n"
+            "deepspeed_config: {deepspeed_config_file: sub/ds_config.json}\n"
+        )
+    assert sorted(codes(lint_all([folder], Request()))) == [[], [], ["KEY001", "KEY001"]]
+    assert sorted(codes(lint_all([folder / "a.yaml", folder / "b.yaml"], Request()))) == [[], ["KEY001", "KEY001"]]
+
+
+def test_what_a_model_says_is_no_config(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text('{"model_type": "llama", "hidden_size": 4096}')
+    (found,) = lint_all([path], Request())
+    assert "is the config.json of a model" in found.findings[0].message and found.document is None

@@ -37,6 +37,15 @@ def test_a_comment_that_hides_nothing_is_told() -> None:
     assert found("a: 1 # dsgen: ignore[ZRO001]") == [("SUP001", 1)]
 
 
+@pytest.mark.parametrize("comment", ["# dsgen: ignore[zro001]", "# dsgen: ignore[ZRO]", "/* dsgen: ignore[ZRO001] */"])
+def test_ways_to_write_it(comment: str) -> None:
+    assert found(f"a: 1 {comment}", ("ZRO001", 1)) == []
+
+
+def test_codes_that_nobody_looked_for_are_not_missed() -> None:
+    assert list(suppressed([], "a: 1 # dsgen: ignore[ZRO001]", "f", lambda code: code != "ZRO001")) == []
+
+
 @pytest.mark.parametrize("comment", ["# dsgen: ignore", "# dsgen: ignore[]", "# dsgen: ignore[zero]"])
 def test_a_comment_without_codes_hides_nothing(comment: str) -> None:
     assert found(f"a: 1 {comment}", ("ZRO001", 1)) == [("ZRO001", 1), ("SUP001", 1)]
