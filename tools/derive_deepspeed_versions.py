@@ -87,24 +87,21 @@ def version_files(folder: Path) -> list[Path]:
 def history(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """What changed from one version to the next, from the documents of all versions, oldest first.
 
-    `keys` and `optimizers`: name -> the spans of versions that have it, each as its first and last version; only the
-    first where it is still there. `defaults`: path -> [version, default before, default from that version on] for every
-    change.
+    `keys`: path -> the spans of versions that have it, each as its first and last version; only the first where it is
+    still there. `defaults`: path -> [version, default before, default from that version on] for every change.
     """
     keys: dict[str, list[list[str]]] = {}
-    optimizers: dict[str, list[list[str]]] = {}
     defaults: dict[str, list[list[Any]]] = {}
     last: dict[str, Any] = {}
     before = ""
     for document in documents:
         version = document["deepspeed"]
-        for spans, names in ((keys, document["keys"]), (optimizers, document["optimizers"])):
-            for name in names:
-                if not spans.setdefault(name, []) or len(spans[name][-1]) == 2:
-                    spans[name].append([version])
-            for name, found in spans.items():
-                if name not in names and len(found[-1]) == 1:
-                    found[-1].append(before)
+        for path in document["keys"]:
+            if not keys.setdefault(path, []) or len(keys[path][-1]) == 2:
+                keys[path].append([version])
+        for path, spans in keys.items():
+            if path not in document["keys"] and len(spans[-1]) == 1:
+                spans[-1].append(before)
         for path, entry in document["keys"].items():
             if "default" in entry:
                 default = entry["default"]
@@ -112,7 +109,7 @@ def history(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     defaults.setdefault(path, []).append([version, last[path], default])
                 last[path] = default
         before = version
-    return {"defaults": defaults, "keys": keys, "optimizers": optimizers}
+    return {"defaults": defaults, "keys": keys}
 
 
 def as_text(document: Mapping[str, Any]) -> str:

@@ -42,16 +42,6 @@ def renamed_from(path: str, version: str) -> str | None:
     return old if old is not None and _has(old, version) else None
 
 
-def optimizer_first_version(name: str) -> str | None:
-    """The first known version that builds an optimizer of that type by itself; None when none does."""
-    return _first(read_json(_FILE)["optimizers"].get(name.lower()))
-
-
-def optimizer_last_version(name: str) -> str | None:
-    """The last version that built an optimizer of that type by itself; None while the newest does, or if none does."""
-    return _last(read_json(_FILE)["optimizers"].get(name.lower()))
-
-
 @cache
 def _renames() -> tuple[tuple[str, str], ...]:
     return tuple((each["from"], each["to"]) for each in read_yaml("deepspeed/renames.yaml")["renames"])

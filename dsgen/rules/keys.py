@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgen.catalog.deepspeed_keys import Key, Keys, known_versions, load_keys
-from dsgen.catalog.key_history import first_version, last_version
+from dsgen.catalog.key_history import first_version, last_version, renamed_from, renamed_to
 from dsgen.catalog.lookup import alike, nearest
 from dsgen.documents.positions import Path
 from dsgen.findings import Edit, Severity
@@ -173,7 +173,11 @@ class _Unknown:
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Keys of the section with a similar name, best first."""
+        """What it is called in this version; else keys of the section with a similar name, best first."""
+        path = ".".join(map(str, self.path))
+        renamed = renamed_to(path, self.version) or renamed_from(path, self.version)
+        if renamed is not None:
+            return (renamed.rpartition(".")[2],)
         return () if "." in self.name else _near(self.version, self.section, self.name)
 
     @property

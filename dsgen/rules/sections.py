@@ -95,11 +95,11 @@ def direct_storage_is_of_cuda(view: View) -> Iterator[Problem]:
         {"aio": {"use_gds": false}}
 
     Options: --device ascend-910b3-64g
-    Since: DeepSpeed 0.15.4
+    Since: DeepSpeed 0.15.0
     """
     if view.kind != "ds_config" or view.device is None or view.device.kind == "cuda":
         return
-    if truth(lookup(view.config, "aio.use_gds")) and view.since("0.15.4"):
+    if truth(lookup(view.config, "aio.use_gds")) and view.since("0.15.0"):
         yield Problem(
             path="aio.use_gds",
             message=f"use_gds is for CUDA only: DeepSpeed refuses to start on {view.device.id}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dsgen.catalog.deepspeed_keys import load_keys
+from dsgen.catalog.key_history import default_changes
 from dsgen.findings import Severity
 from dsgen.rules.registry import Problem, rule
 from dsgen.rules.view import View, lookup, shown
@@ -31,9 +32,10 @@ def clipping_is_said(view: View) -> Iterator[Problem]:
     key = view.keys.get("gradient_clipping")
     if view.kind != "ds_config" or "gradient_clipping" in view.config or key is None or not view.config:
         return
-    here = "clips to a norm of 1.0, versions before 0.19.3 do not clip"
+    changed = default_changes("gradient_clipping")[-1][0]
+    here = f"clips to a norm of 1.0, versions before {changed} do not clip"
     if not key.default:
-        here = "does not clip, versions from 0.19.3 on clip to a norm of 1.0"
+        here = f"does not clip, versions from {changed} on clip to a norm of 1.0"
     yield Problem(
         path="gradient_clipping",
         message=f"gradient_clipping is not said: DeepSpeed {view.deepspeed} {here}",
@@ -63,9 +65,10 @@ def pinning_is_said(view: View) -> Iterator[Problem]:
         section, key = lookup(view.config, path), view.keys.get(f"{path}.pin_memory")
         if device not in ("cpu", "nvme") or not isinstance(section, Mapping) or "pin_memory" in section or key is None:
             continue
-        here = "locks the host memory, versions before 0.19.5 do not"
+        changed = default_changes(f"{path}.pin_memory")[-1][0]
+        here = f"locks the host memory, versions before {changed} do not"
         if not key.default:
-            here = "does not lock the host memory, versions from 0.19.5 on do"
+            here = f"does not lock the host memory, versions from {changed} on do"
         yield Problem(
             path=path,
             message=f"pin_memory is not said: DeepSpeed {view.deepspeed} {here}",
@@ -79,7 +82,7 @@ def defaults_are_said(view: View) -> Iterator[Problem]:
     """A setting that is left to a default which is another one in DeepSpeed 0.19.8: an update changes it.
 
     `bf16.check_grad_overflow` is true from 0.19.3 on: a step with an infinite gradient is skipped instead of taken.
-    `steps_per_print` was 10 before 0.15; since then the engine prints no line of its own accord.
+    `steps_per_print` was 10 before 0.15.2; since then the engine prints no line of its own accord.
 
     Example:
         # whole file

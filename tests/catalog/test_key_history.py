@@ -12,8 +12,6 @@ from dsgen.catalog.key_history import (
     default_changes,
     first_version,
     last_version,
-    optimizer_first_version,
-    optimizer_last_version,
     renamed_from,
     renamed_to,
 )
@@ -88,10 +86,3 @@ def test_what_was_never_renamed():
     assert renamed_to("aio.intra_op_parallelism", "0.19.8") is None
     assert renamed_from("aio.thread_count", "0.14.0") is None
     assert renamed_from("compile", "0.15.0") is None
-
-
-def test_optimizers():
-    assert (optimizer_first_version("AdamW"), optimizer_last_version("AdamW")) == ("0.14.0", None)
-    assert (optimizer_first_version("Muon"), optimizer_last_version("muon")) == ("0.17.6", None)
-    assert (optimizer_first_version("OneBitAdam"), optimizer_last_version("OneBitAdam")) == ("0.14.0", "0.19.6")
-    assert (optimizer_first_version("SGD"), optimizer_last_version("SGD")) == (None, None)

@@ -285,7 +285,7 @@ def test_keys_without_effect_are_known_ones() -> None:
         ("zero_optimization.zenflow.topk_ratio", 1, "expected less than 1, got 1"),
         ("zero_optimization.zenflow.select_interval", "auto", None),
         ("compile.passes", ["z1", "zz"], "expected one of autosp, autotp, z1, z3, got 'zz'"),
-        ("zero_optimization.leaf_module.names", {}, "expected a list, got a mapping"),
+        ("zero_optimization.leaf_module.names", {}, "expected text or a list, got a mapping"),
         ("wandb.team", "x" * 100, None),
     ],
 )
@@ -293,6 +293,19 @@ def test_values(path: str, value: object, problem: str | None) -> None:
     key = load_keys().get(path)
     assert key is not None
     assert value_problem(key, value) == problem
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "name"),
+    [
+        ({"aio": {"thread_count": 2}}, "0.19.8", "intra_op_parallelism"),
+        ({"aio": {"intra_op_parallelism": 2}}, "0.16.3", "thread_count"),
+        ({"seq_parallel_comm_data_type": "fp32"}, "0.19.8", "seq_parallel_communication_data_type"),
+    ],
+)
+def test_keys_that_were_renamed(config: dict[str, Any], version: str, name: str) -> None:
+    (found,) = lint_config(config, "KEY001", deepspeed=version)
+    assert found.help == f"did you mean {name}?"
 
 
 @pytest.mark.parametrize(
