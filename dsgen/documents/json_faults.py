@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from dsgen.documents import json_mistakes as mistakes
 from dsgen.documents.json_scanner import Fault
 from dsgen.documents.lines import Lines
 from dsgen.documents.positions import Path, Span
@@ -78,8 +79,9 @@ def no_key(lines: Lines, open: Sequence[int], at: int) -> Fault:
         return Fault(at, "a colon without a key before it", "write a key in quotes before it")
     if mark == ",":
         return Fault(at, "a comma without a setting before it", "remove it")
-    if text[at - 1 : at + 1] == "{{":
-        return Fault(at - 1, f"a template that nobody filled in: {shown(text, at - 1)}", "render the template first")
+    for start in (at - 1, at):
+        if template := mistakes.placeholder(text, start):
+            return _mistaken(start, "template", template)
     return Fault(at, f"{mark} where a key is expected", 'write "KEY": before it')
 
 
@@ -87,7 +89,18 @@ def no_colon(text: str, key: Span, at: int) -> Fault:
     """Something at `at` where the colon of a key is expected."""
     start, end = key
     name = shown(text[start:end], 0)
-    if text[start] in "\"'" and any(mark in text[start + 1 : end - 1] for mark in ":,"):
+    quoted = text[start] in "\"'"
+    if quoted:
+        found = mistakes.closing_quote(text[start:end])
+    else:
+        found = mistakes.in_key(text[start:end], starts_line=starts_line(text, start))
+        for brace in (start - 1, start):
+            if template := mistakes.placeholder(text, brace):
+                return _mistaken(brace, "template", template)
+    if found is not None:
+        kind, offset, detail = found
+        return _mistaken(start + offset, kind, detail)
+    if quoted and any(mark in text[start + 1 : end - 1] for mark in ":,"):
         return Fault(start, f"no colon stands behind the key {name}", "close its quotes before the colon")
     if at == len(text):
         return Fault(at, f"the text ends behind the key {name}", f"write {name}: VALUE")
@@ -95,16 +108,42 @@ def no_colon(text: str, key: Span, at: int) -> Fault:
     return Fault(at, message, f"write {name}: VALUE")
 
 
-def cause(fault: Fault, lines: Lines, notes: Iterable[tuple[int, str, Path, str]], spans: Mapping[Path, Span]) -> Fault:
-    """The likely cause of a fault: the fault itself, or something before it that the text could be read with."""
+def starts_line(text: str, at: int) -> bool:
+    """Whether `at` is the start of a line."""
+    return at == 0 or text[at - 1] == "\n"
+
+
+def cause(
+    fault: Fault, lines: Lines, notes: Sequence[tuple[int, str, Path, str]], spans: Mapping[Path, Span], root: int
+) -> Fault:
+    """The likely cause of a fault: the fault itself, or something before it that the text could be read with.
+
+    `root` is where the first word of the text stands.
+    """
+    text = lines.text
     if fault.final:
         return fault
-    for at, kind, _, detail in notes:
+    if (mark := mistakes.conflict(text)) is not None:
+        return _mistaken(mark, "conflict", text[mark : mark + 7])
+    if (other := mistakes.no_config(text, root)) is not None:
+        return Fault(root, *other)
+    noted = {path: (at, kind, detail) for at, kind, path, detail in notes if kind in mistakes.KINDS}
+    for at, kind, path, detail in notes:
         if kind == "unquoted-text" and _swallowed(detail):
-            return _swallow(at, detail)
+            return _mistaken(*noted[path]) if path in noted else _swallow(at, detail)
+    line = text.rfind("\n", 0, fault.offset) + 1
+    for at, kind, detail in noted.values():
+        if line <= at <= fault.offset:
+            return _mistaken(at, kind, detail)
+    if like := mistakes.like_json(text, fault.offset):
+        return _mistaken(fault.offset, "look-alike", like)
     if fault.ended:
         return _by_indentation(lines, spans) or fault
     return fault
+
+
+def _mistaken(at: int, kind: str, detail: str) -> Fault:
+    return Fault(at, *mistakes.explained(kind, detail))
 
 
 def _swallowed(detail: str) -> str:

@@ -10,10 +10,11 @@ import math
 from pathlib import Path as FilePath
 from typing import Any
 
+from dsgen.documents import json_mistakes as mistakes
 from dsgen.documents import json_scanner as scanner
 from dsgen.documents.document import Document
 from dsgen.documents.errors import DocumentError
-from dsgen.documents.json_faults import cause, no_colon, no_key, no_value, not_closed, shown
+from dsgen.documents.json_faults import cause, no_colon, no_key, no_value, not_closed, shown, starts_line
 from dsgen.documents.json_scanner import Fault
 from dsgen.documents.lines import Lines, Positions
 from dsgen.documents.notes import Note
@@ -106,7 +107,7 @@ def _root(builder: _Builder) -> _Builder:
             builder.finish(*builder.bare_object(at))
         return builder
     except Fault as fault:
-        likely = cause(fault, builder.lines, builder.notes, builder.spans)
+        likely = cause(fault, builder.lines, builder.notes, builder.spans, at)
         if fault.final or text[at] in "{[":
             raise likely from None
     single = _Builder(builder.lines, constants=builder.constants)
@@ -299,6 +300,7 @@ class _Builder:
             raise no_colon(text, found.span(1), found.end())
         key = found[1].rstrip() if found[2] else found[1]
         self.note("unquoted-key", at, (*path, key), key)
+        self._note_mistake(mistakes.in_key(key, starts_line=starts_line(text, at)), at, (*path, key))
         return key, found.span(1), found.end()
 
     def _string(self, at: int, path: Path) -> tuple[str, int]:
@@ -346,7 +348,13 @@ class _Builder:
         self.spans[path] = (at, at + len(raw.rstrip()))
         value = raw.strip()
         self.note("unquoted-text", at, path, value)
+        self._note_mistake(mistakes.in_text(raw, starts_line=starts_line(text, at)), at, path)
         return value, end
+
+    def _note_mistake(self, found: tuple[str, int, str] | None, at: int, path: Path) -> None:
+        if found is not None:
+            kind, offset, detail = found
+            self.note(kind, at + offset, path, detail)
 
     def _plain(self, raw: str, path: Path) -> Any:
         """The value of a text in quotes without escapes, of a word or of a number, at `path`."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 
+from dsgen.documents import json_mistakes as mistakes
+
 BLANK = r"[ \t\n\r]*"
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 
@@ -93,6 +95,10 @@ def string(text: str, at: int) -> tuple[str, int, bool]:
 def _unclosed(text: str, at: int, end: int, stop: str) -> Fault:
     quote = text[at]
     if stop in ("", "\n", "\r", "\\"):
+        found = mistakes.closing_quote(text[at + 1 : end]) if quote == '"' else None
+        if found is not None:
+            kind, offset, detail = found
+            return Fault(at + 1 + offset, *mistakes.explained(kind, detail))
         place = "in its line" if text.find("\n", end) >= 0 else "before the text ends"
         return Fault(at, f"the {quote} here is not closed {place}", f"close it with {quote}")
     return Fault(end, f"a control character (U+{ord(stop):04X}) in a text", f"write it as \\u{ord(stop):04x}")

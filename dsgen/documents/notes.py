@@ -13,7 +13,8 @@ class Note:
 
     kind: str
     """duplicate-key, not-finite, bom, empty, comment, trailing-comma, missing-comma, unquoted-key, unquoted-text,
-    single-quotes, multiline-text, escape (one that only hjson takes) or no-root-braces."""
+    single-quotes, multiline-text, escape (one that only hjson takes), no-root-braces; look-alike, template or conflict
+    (a text without quotes that hardly means what hjson reads: `json_mistakes.explained` says it in words)."""
     position: Position
     path: Path
     """Of the value or key concerned: for a comment the section around it, for a comma the value before it; empty for

@@ -16,11 +16,26 @@ _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.
 _WIDTH = 80
 
 
-def show_documentation(each: Documentation, *, form: str) -> None:
-    """Print what is known of one code."""
+def show_explained(chosen: Sequence[Documentation | tuple[Documentation, ...]], *, form: str) -> None:
+    """Print what is known of each code, and of each family (a tuple of codes) the codes and their first lines."""
     if form == "json":
-        say(json.dumps(documentation_json(each), indent=2))
+        pages = [each for part in chosen for each in ((part,) if isinstance(part, Documentation) else part)]
+        found = [documentation_json(each) for each in dict.fromkeys(pages)]
+        alone = len(chosen) == 1 and isinstance(chosen[0], Documentation)
+        say(json.dumps(found[0] if alone else found, indent=2))
         return
+    for index, part in enumerate(chosen):
+        if isinstance(part, Documentation):
+            _show_page(part)
+            if index + 1 < len(chosen):
+                say()
+        else:
+            _show_index(part)
+    if not all(isinstance(part, Documentation) for part in chosen):
+        say("`dsgen explain CODE` says more.")
+
+
+def _show_page(each: Documentation) -> None:
     say(f"{each.code}  {severities(each)}", style=_STYLE[each.severity])
     for paragraph in (each.summary, *each.text.split("\n\n")):
         say(_wrapped(paragraph))
@@ -36,18 +51,13 @@ def show_documentation(each: Documentation, *, form: str) -> None:
     say(f"Since {each.since}")
 
 
-def show_index(found: Sequence[Documentation], *, form: str) -> None:
-    """Print codes and their first lines, by family."""
-    if form == "json":
-        say(json.dumps([documentation_json(each) for each in found], indent=2))
-        return
+def _show_index(found: Sequence[Documentation]) -> None:
     for family, members in by_family(found):
         say(_wrapped(f"{family}: {about_family(family)}"), style="cyan")
         for each in members:
             head = f"  {each.code}  {each.severity.value:7}  "
             say(_wrapped(head + each.summary, indent=len(head)))
         say()
-    say("`dsgen explain CODE` says more.")
 
 
 def by_family(found: Sequence[Documentation]) -> Iterator[tuple[str, list[Documentation]]]:

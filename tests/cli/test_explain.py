@@ -53,6 +53,19 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["code"] for each in json.loads(capsys.readouterr().out)] == [e.code for e in all_documentation()]
 
 
+def test_several_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_code(["explain", "KEY009", "sec", "ZRO001"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("KEY009  error\n")
+    assert "\n\nSince DeepSpeed 0.14\n\nsecrets: " in out and "  SEC001  warning  " in out
+    assert "\n\nZRO001  error; " in out and out.count("`dsgen explain CODE` says more.") == 1
+    assert main_code(["explain", "SEC001", "sec", "KEY009", "--format", "json"]) == 0
+    assert [each["code"] for each in json.loads(capsys.readouterr().out)] == ["SEC001", "SEC002", "KEY009"]
+    assert main_code(["explain", "KEY009", "KEY01"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and "no code or family is called 'KEY01'" in told.err
+
+
 def test_unknown_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_code(["explain", "KEY01"]) == 2
     told = capsys.readouterr()

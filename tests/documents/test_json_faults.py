@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsgen.documents.errors import DocumentError
+from dsgen.documents.json_mistakes import KINDS
 from dsgen.documents.json_reader import read_json_text
 
 FAULTS = [
@@ -65,8 +66,49 @@ FAULTS = [
     ('"a"\n"b"\n"c"', "2:1", 'a colon is missing behind the key "a", before "b"', 'write "a": VALUE'),
     ('["a": 1]', "1:5", "a list holds no keys", "write { } around"),
     ('{"a": 1, {"b": 2}}', "1:10", "{ where a key is expected", 'write "KEY": before it'),
+    # templates
     ('{"a": {{ x }}}', "1:7", "a template that nobody filled in: {{ x }}", "render the template first"),
-    ("import os\nprint(1)\n", "1:8", "a colon is missing behind the key import, before os", "write import: VALUE"),
+    ("{ {{ key }}: 1}", "1:3", "a template that nobody filled in: {{ key }}", "render the template first"),
+    ('{"a": {% if x %}1{% endif %}}', "1:7", "a template that nobody filled in: {% if x %}", "render the template"),
+    ('{"a": ${BS}}', "1:7", "a template that nobody filled in: ${BS}", "or write the value"),
+    ('{"a": {"b": $BS}}', "1:13", "a template that nobody filled in: $BS", "or write the value"),
+    ('{"a": <batch size>}', "1:7", "a template that nobody filled in: <batch size>", "or write the value"),
+    ('{"a": @BS@}', "1:7", "a template that nobody filled in: @BS@", "or write the value"),
+    ('{"a": %(bs)s}', "1:7", "a template that nobody filled in: %(bs)s", "or write the value"),
+    ("{${KEY}: 1}", "1:2", "a template that nobody filled in: ${KEY}", "or write the value"),
+    # merge conflicts
+    ('{\n<<<<<<< HEAD\n"a": 1\n=======\n"a": 2\n>>>>>>> x\n}', "2:1", "nobody resolved: <<<<<<<", "choose one"),
+    ('{"a": 1,\r\n=======\r\n"a": 2\r\n>>>>>>> x\r\n}', "2:1", "nobody resolved: =======", "choose one of"),
+    ('{"a": 1,\n>>>>>>> x\n}', "2:1", "a merge conflict that nobody resolved: >>>>>>>", "choose one of the two sides"),
+    ('{"a": 1,\n=======\n"b": 1}', "2:1", "a merge conflict that nobody resolved: =======", "choose one of the two"),
+    # characters that look like others
+    ('{"a": {"b": true}，\n"c": 1}', "1:18", "， (U+FF0C, fullwidth comma) looks like ,", "write ,"),
+    ('{"a"： 1}', "1:5", "： (U+FF1A, fullwidth colon) looks like :", "write :"),
+    ('{"a": ｛"b": 1｝}', "1:7", "｛ (U+FF5B, fullwidth left curly bracket) looks like {", "write {"),
+    ("{“a”: 1, b}", "1:2", '“ (U+201C, left double quotation mark) looks like "', 'write "'),
+    ('{"a": ‘x’}', "1:7", '‘ (U+2018, left single quotation mark) looks like "', 'write "'),
+    ('{"a": "x”,\n"b": 1}', "1:9", '” (U+201D, right double quotation mark) looks like "', 'write "'),
+    ('{"a”: 1, "b": 2}', "1:4", '” (U+201D, right double quotation mark) looks like "', 'write "'),
+    ('{"a":\u00a0true}', "1:6", "U+00A0 (no-break space) is no blank of JSON", "write a plain space"),
+    ('{"a": 1}\u00a0\n', "1:9", "U+00A0 (no-break space) is no blank of JSON", "write a plain space"),
+    ('\u200b{"a": 1,\n"b": 2}', "1:1", "U+200B (zero width space) is no blank", "remove it"),
+    ('{"a": １}', "1:7", "１ (U+FF11, fullwidth digit one) looks like 1", "write 1"),
+    ('{"a": –1}', "1:7", "– (U+2013, en dash) looks like -", "write -"),
+    # texts that are something else
+    (
+        "import os\nprint(1)\n",
+        "1:1",
+        "neither JSON nor hjson, and no config at all: it starts with import os",
+        "name the",
+    ),
+    ("# Title\n\nSome *words*.\n\n- a\n", "3:1", "no config at all: it starts with Some *words*.", "name the config"),
+    ("Title\n=======\n\nNote: this\n", "1:1", "no config at all: it starts with Title", "name the config itself"),
+    ("#!/bin/sh\nset -e\nls\n", "2:1", "is a script, not a config", "name the config itself"),
+    ('<?xml version="1.0"?>\n<a/>\n', "1:1", "is XML or HTML, not a config", "a page of a web site"),
+    ("\n<html><body>Not: found\n</html>", "2:1", "is XML or HTML, not a config", "a page of a web site"),
+    ("[train]\nbatch = 1\n", "1:1", "is INI or TOML, not JSON or hjson", 'write {"KEY": VALUE'),
+    # a config without braces stays one
+    ("a: 1\nb 2\nc: 3\n", "2:3", "a colon is missing behind the key b, before 2", "write b: VALUE"),
 ]
 
 
@@ -83,3 +125,35 @@ def test_a_long_line_is_cut() -> None:
     with pytest.raises(DocumentError) as caught:
         read_json_text('{"a": 1} ' + "x" * 1000, "f")
     assert len(caught.value.message) < 120
+
+
+def test_a_mistake_in_another_line_is_not_blamed() -> None:
+    with pytest.raises(DocumentError) as caught:
+        read_json_text('{\n“a”: 1,\n"b": 1,,\n}', "f")
+    assert str(caught.value) == "f:3:8: a comma without a setting before it"
+
+
+NOTED = [
+    ("{“a”: 1}", [("look-alike", "1:2", "“")]),
+    ('{"b": {\u00a0"a": 1}}', [("look-alike", "1:8", "\u00a0")]),
+    (
+        '{"a": 1，\n"b": “x”,\n"c":　2\n}',
+        [("look-alike", "1:8", "，"), ("look-alike", "2:6", "“"), ("look-alike", "3:5", "　")],
+    ),
+    ('{"a": true；  // x\n}', [("look-alike", "1:11", "；")]),
+    ('{"a": 1，"b": 2\n}', [("look-alike", "1:8", "，")]),
+    ('{"a": ${BS},\n"<key>": 1, <key>: 1}', [("template", "1:7", "${BS}"), ("template", "2:13", "<key>")]),
+    (
+        "[\n<<<<<<< HEAD\n1\n=======\n2\n>>>>>>> x\n]",
+        [("conflict", f"{n}:1", 7 * mark) for n, mark in ((2, "<"), (4, "="), (6, ">"))],
+    ),
+    # words in any language are no mistake, nor are strings
+    ("{a: 你好，世界。\nb: it’s “fine”\nc: <b>x</b> y\nd: 5 – 6\ne: é\né: a@b.c\n}", []),
+    ('{"a": "“x”，", "b": "${x}", "<c>": "：", "\u00a0": 1, \'“\': 1, }', []),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), NOTED)
+def test_mistakes_that_can_be_read_are_noted(text: str, expected: list[object]) -> None:
+    notes = read_json_text(text, "f").notes
+    assert [(n.kind, f"{n.position.line}:{n.position.column}", n.detail) for n in notes if n.kind in KINDS] == expected
