@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from dsgen.catalog.datafiles import read_yaml
-from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION, load_keys
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION, Params, load_keys
 
 _FILE = "deepspeed/optimizers.yaml"
 
@@ -83,6 +83,17 @@ def schedule_types(version: str = DEFAULT_VERSION) -> Mapping[str, ScheduleType]
 def class_names(group: str) -> tuple[str, ...]:
     """Names of classes by what they are: `torch`, `mup`, `gone`, `tested` or `torch_schedules` (see the data file)."""
     return tuple(read_yaml(_FILE)[group])
+
+
+@cache
+def torch_schedules() -> Mapping[str, Params]:
+    """The schedules of torch 2.13 that DeepSpeed builds by name, each with what it takes besides the optimizer."""
+    return {
+        name: Params(
+            names=(*entry.get("required", ()), *entry.get("optional", ())), required=tuple(entry.get("required", ()))
+        )
+        for name, entry in read_yaml(_FILE)["torch_schedules"].items()
+    }
 
 
 def _kinds(names: tuple[str, ...]) -> dict[str, Any]:

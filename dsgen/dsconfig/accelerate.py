@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,11 +15,11 @@ from dsgen.documents.errors import DocumentError
 from dsgen.documents.json_reader import read_json_bytes
 from dsgen.documents.notes import Note
 from dsgen.documents.positions import Path, Position, dotted, undotted
-from dsgen.documents.yaml_reader import read_bytes
+from dsgen.documents.yaml_reader import decode, read_bytes
 from dsgen.dsconfig.job import Job
 from dsgen.dsconfig.view import dsconfig_view, whole
 from dsgen.findings import Finding, Severity
-from dsgen.rules.accelerate import SECTION, config_file_of, section_of, stage_of, uses_deepspeed
+from dsgen.rules.accelerate import SECTION, config_file_of, hostfile_of, section_of, stage_of, uses_deepspeed
 from dsgen.rules.registry import FAMILIES, run_rules
 from dsgen.rules.view import Neutral, View
 
@@ -51,7 +52,8 @@ def accelerate_findings(document: Document, job: Job) -> tuple[tuple[Finding, ..
     """Findings about an accelerate config, and the text of every file that they point into.
 
     Where it starts DeepSpeed, the rules for a ds_config run on the one that accelerate would make of it, or on the file
-    that it names; that one is looked for from the current folder, as accelerate does, then from the config's own.
+    that it names; that one is looked for from the current folder, as accelerate does, then from the config's own. So is
+    the hostfile, where the launcher gets it.
     """
     said: Mapping[str, Any] = document.value
     processes = whole(said.get("num_processes"))
@@ -59,24 +61,32 @@ def accelerate_findings(document: Document, job: Job) -> tuple[tuple[Finding, ..
     found: list[Finding] = []
     sources = dict(document.sources)
     notes = [*document.notes, *_unquoted_no(document)]
-    config_file: Mapping[str, Any] | None = None
+    inline: Mapping[str, Any] | None = None
     name = config_file_of(said)
     if uses_deepspeed(said) and name is not None:
-        config_file = _inline(name)
+        inline = _inline(name)
         path = _found(name, document.file)
-        if config_file is None and path is None:
+        if inline is None and path is None:
             place: Path = (SECTION, "deepspeed_config_file")
             notes.append(Note("missing-file", document.at(place), place, name))
         elif path is not None:
             other, more = _lint_file(path, job)
             found.extend(more)
             sources.update(other.sources if other else {})
-            if other is not None and isinstance(other.value, Mapping):
-                config_file = other.value
     elif uses_deepspeed(said) and isinstance(said.get(SECTION, {}) or {}, Mapping):
         view = _translated_view(document, job)
         found.extend(replace(each, fix=()) for each in run_rules(view, _TRANSLATED) if each.code not in _SAID)
-    own = run_rules(_own_view(document, job, tuple(notes), config_file), ("accelerate",))
+    hosts = hostfile_of(said)
+    if hosts is not None:
+        path = _found(hosts, document.file)
+        if path is None:
+            place = (SECTION, "deepspeed_hostfile")
+            notes.append(Note("missing-hostfile", document.at(place), place, hosts))
+        else:
+            lines, more = _lint_hostfile(path)
+            found.extend(more)
+            sources.update(lines.sources if lines else {})
+    own = run_rules(_own_view(document, job, tuple(notes), inline), ("accelerate",))
     return (*own, *found), sources
 
 
@@ -140,7 +150,7 @@ def _translated_view(document: Document, job: Job) -> View:
     return replace(dsconfig_view(config, job), locate=locate, spell=spell)
 
 
-def _own_view(document: Document, job: Job, notes: tuple[Note, ...], config_file: Mapping[str, Any] | None) -> View:
+def _own_view(document: Document, job: Job, notes: tuple[Note, ...], inline: Mapping[str, Any] | None) -> View:
     def locate(path: Neutral, *, key: bool = False) -> Position:
         neutral = undotted(path) if isinstance(path, str) else path
         return document.at_key(neutral) if key else document.at(neutral)
@@ -157,7 +167,7 @@ def _own_view(document: Document, job: Job, notes: tuple[Note, ...], config_file
         framework="transformers",
         notes=notes,
         accelerate=document.value,
-        accelerate_file=config_file,
+        accelerate_inline=inline,
     )
 
 
@@ -165,15 +175,37 @@ def _lint_file(path: FilePath, job: Job) -> tuple[Document | None, tuple[Finding
     try:
         document = read_json_bytes(read_bytes(path), str(path))
     except DocumentError as error:
-        unreadable = Finding(
-            code="DOC001", severity=Severity.ERROR, message=error.message, position=error.position, help=error.help
-        )
-        return None, (unreadable,)
+        return None, (_unreadable(error),)
     if not isinstance(document.value, Mapping):
         note = Note("no-mapping", document.at(()), ())
         document = replace(document, value={}, notes=(note,))
         return document, tuple(run_rules(dsconfig_view(document, job), ("reading",)))
     return document, tuple(run_rules(dsconfig_view(document, job)))
+
+
+def _lint_hostfile(path: FilePath) -> tuple[Document | None, tuple[Finding, ...]]:
+    try:
+        text = decode(read_bytes(path), str(path))
+    except DocumentError as error:
+        return None, (_unreadable(error),)
+    document = Document(file=str(path), value=None, sources={str(path): text})
+
+    def locate(path: Neutral, *, key: bool = False) -> Position:
+        index = path[0] if path and not isinstance(path, str) else 0
+        return Position(document.file, int(index) + 1, 1)
+
+    def spell(path: Neutral) -> str:
+        return f"line {locate(path).line}"
+
+    lines = tuple(line.removesuffix("\n") for line in io.StringIO(text, newline=None))
+    view = View(locate=locate, spell=spell, kind="hostfile", file=document.file, lines=lines)
+    return document, tuple(run_rules(view, ("hostfile",)))
+
+
+def _unreadable(error: DocumentError) -> Finding:
+    return Finding(
+        code="DOC001", severity=Severity.ERROR, message=error.message, position=error.position, help=error.help
+    )
 
 
 def _found(name: str, file: str) -> FilePath | None:

@@ -84,7 +84,7 @@ def _property(keys: Keys, key: Key) -> dict[str, Any]:
             value["items"] = choices
         else:
             value |= {"enum": [*choices["enum"], *([None] if "null" in types else [])]}
-    if key.path in FILLED_BY_TRAINER:
+    if key.path in FILLED_BY_TRAINER or (key.default == "auto" and "string" not in types):
         value = {"anyOf": [value, {"const": "auto"}]}
     if key.has_default:
         value["default"] = key.default

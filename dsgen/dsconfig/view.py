@@ -8,9 +8,14 @@ from typing import Any
 from dsgen.catalog.deepspeed_keys import Keys, load_keys
 from dsgen.catalog.parameters import count_parameters
 from dsgen.documents.document import Document
+from dsgen.documents.errors import DocumentError
+from dsgen.documents.json_reader import read_json_text
+from dsgen.documents.notes import Note
 from dsgen.documents.positions import Path, Position, dotted, undotted
 from dsgen.dsconfig.job import Job
+from dsgen.dsconfig.kinds import is_yaml
 from dsgen.findings import Edit
+from dsgen.rules.auto import autos
 from dsgen.rules.view import Neutral, View, dtype_named, lookup, truth
 
 _SCALE_KEYS = ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
@@ -37,8 +42,8 @@ def dsconfig_view(document: Document, job: Job, base: Path = ()) -> View:
         kind="ds_config",
         file=document.file,
         deepspeed=job.deepspeed,
-        framework=job.framework or ("transformers" if holds_auto(config) else "native"),
-        notes=document.notes,
+        framework=job.framework or ("transformers" if is_for_trainer(config, keys) else "native"),
+        notes=(*document.notes, *_yaml_note(document, base)),
         client_optimizer=job.client_optimizer,
         config=config,
         stage=_stage(zero),
@@ -67,11 +72,27 @@ def dsconfig_view(document: Document, job: Job, base: Path = ()) -> View:
     )
 
 
-def holds_auto(value: Any) -> bool:
-    """Whether `auto` stands anywhere in a config."""
-    if isinstance(value, Mapping):
-        return any(holds_auto(inner) for inner in value.values())
-    return bool(value == "auto")
+def _yaml_note(document: Document, base: Path) -> tuple[Note, ...]:
+    """What readers of JSON make of a file in YAML: `refused`, `other` (another content) or `same`.
+
+    None for a file that is JSON, or that no reader of a ds_config gets to see.
+    """
+    if base or not is_yaml(document.file):
+        return ()
+    try:
+        read = read_json_text(document.sources.get(document.file, ""), document.file)
+    except DocumentError:
+        detail = "refused"
+    else:
+        detail = "same" if read.value == document.value else "other"
+        if detail == "same" and not read.notes:
+            return ()
+    return (Note("yaml", document.at(()), (), detail),)
+
+
+def is_for_trainer(config: Mapping[str, Any], keys: Keys) -> bool:
+    """Whether `auto` stands anywhere in a config where DeepSpeed knows none of its own."""
+    return next(autos(config, keys), None) is not None
 
 
 def whole(value: Any) -> int | None:

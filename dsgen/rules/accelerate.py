@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -128,6 +129,14 @@ def config_file_of(said: Mapping[str, Any]) -> str | None:
     """The ds_config that an accelerate config names, as it is written."""
     name = section_of(said).get("deepspeed_config_file")
     return name if isinstance(name, str) and name not in ("", "none") else None
+
+
+def hostfile_of(said: Mapping[str, Any]) -> str | None:
+    """The hostfile that accelerate hands to DeepSpeed's launcher, as it is written; None where it does not."""
+    section, machines = section_of(said), said.get("num_machines")
+    name = section.get("deepspeed_hostfile")
+    used = isinstance(machines, int) and machines > 1 and section.get("deepspeed_multinode_launcher") != "standard"
+    return name if used and uses_deepspeed(said) and isinstance(name, str) and name else None
 
 
 def stage_of(said: Mapping[str, Any]) -> int | None:
@@ -271,14 +280,15 @@ def key_is_deepspeeds(view: View) -> Iterator[Problem]:
         if name in KEYS or name in TOP_KEYS:
             continue  # what belongs to the top is copied onto the same arguments
         near = nearest(name, KEYS)
+        sure = bool(near) and near[0] not in section and alike(name, near[0])
         if near:
+            near = near[:1] if sure else near
             help = f"did you mean {' or '.join(near)}?"
         elif "." not in name and keys.get(name) is not None:
             help = "write it in a ds_config.json, and name that with deepspeed_config_file"
         else:
             help = "remove it"
         path: Path = (SECTION, name)
-        sure = bool(near) and near[0] not in section and alike(name, near[0])
         yield Problem(
             path=path,
             message=f"accelerate knows no key {shown(name)} in {SECTION}: it is ignored without a word",
@@ -599,6 +609,87 @@ def machines_have_a_hostfile(view: View) -> Iterator[Problem]:
         )
 
 
+@rule("ACC016", Severity.WARNING)
+def hostfile_is_there(view: View) -> Iterator[Problem]:
+    """A `deepspeed_hostfile` that is not there.
+
+    accelerate hands the path to DeepSpeed's launcher (utils/launch.py, prepare_deepspeed_cmd_env), which looks for it
+    from the folder in which it is started, warns that it finds none, and trains on this machine alone
+    (launcher/runner.py, fetch_hostfile). One that is there is looked into.
+
+    Example (accelerate):
+        distributed_type: DEEPSPEED
+        deepspeed_config: {zero_stage: 3, deepspeed_hostfile: no-such-folder/hostfile}
+        num_machines: 2
+        num_processes: 16
+
+    Instead:
+        distributed_type: DEEPSPEED
+        deepspeed_config: {zero_stage: 3, deepspeed_multinode_launcher: standard}
+        num_machines: 2
+        num_processes: 16
+
+    Since: accelerate 1.15
+    """
+    for note in view.notes:
+        if note.kind == "missing-hostfile":
+            yield Problem(
+                path=note.path,
+                message=f"{shown(note.detail)} is neither in this folder nor in that of the config: where it is "
+                "missing, DeepSpeed trains on this machine alone",
+                help="write a path that counts from the folder where accelerate launch is started",
+            )
+
+
+@rule("ACC017", Severity.WARNING)
+def processes_are_counted(view: View) -> Iterator[Problem]:
+    """No `num_processes`, or a number of processes that nothing can be started with.
+
+    accelerate counts devices only where it has no config file. With one it stops with the ValueError "You need to
+    manually pass in `--num_processes`" (commands/launch.py, _validate_launch_command), unless `accelerate launch` gets
+    that option: a warning. Numbers below 1, other values than numbers, and fewer processes than machines are errors:
+    torchrun or DeepSpeed's launcher stops.
+
+    Example (accelerate):
+        distributed_type: DEEPSPEED
+        deepspeed_config: {zero_stage: 3}
+
+    Instead:
+        distributed_type: DEEPSPEED
+        deepspeed_config: {zero_stage: 3}
+        num_processes: 8
+
+    Since: accelerate 1.15
+    """
+    said = view.accelerate
+    if not uses_deepspeed(said) or said.get("compute_environment") == "AMAZON_SAGEMAKER":
+        return
+    value, machines = said.get("num_processes", -1), _machines(view)
+    whole = not isinstance(value, bool) and isinstance(value, (int, str)) and _WHOLE.match(str(value)) is not None
+    if value == -1 or value is None:
+        yield Problem(
+            path=("num_processes",),
+            message="num_processes is not said: accelerate launch stops with a ValueError unless it gets "
+            "--num_processes",
+            help="write num_processes: the number of devices on all machines",
+        )
+    elif not whole or (isinstance(value, str) and machines > 1):
+        yield Problem(
+            path=("num_processes",),
+            message=f"num_processes is {shown(value)}, and no whole number: the launcher stops",
+            help="write the number of devices on all machines",
+            severity=Severity.ERROR,
+        )
+    elif len(str(value)) < 10 and int(value) < machines:
+        yield Problem(
+            path=("num_processes",),
+            message=f"num_processes is {value}: "
+            + (f"no process on each of the {machines} machines" if machines > 1 else "there is no process to start"),
+            help="write the number of devices on all machines",
+            severity=Severity.ERROR,
+        )
+
+
 @rule("ACC012")
 def launcher_is_known(view: View) -> Iterator[Problem]:
     """A launcher that neither accelerate nor DeepSpeed has.
@@ -651,7 +742,7 @@ def machines_divide_processes(view: View) -> Iterator[Problem]:
     Since: accelerate 1.15
     """
     machines, processes = _machines(view), view.accelerate.get("num_processes")
-    if machines > 1 and isinstance(processes, int) and processes > 0 and processes % machines:
+    if machines > 1 and isinstance(processes, int) and processes > machines and processes % machines:
         each = processes // machines
         yield Problem(
             path=("num_processes",),
@@ -663,10 +754,10 @@ def machines_divide_processes(view: View) -> Iterator[Problem]:
 
 @rule("ACC014")
 def file_has_zero(view: View) -> Iterator[Problem]:
-    """A `deepspeed_config_file` without `zero_optimization`: accelerate stops.
+    """A ds_config for accelerate or transformers without `zero_optimization`: accelerate stops.
 
     ValueError "Please specify the ZeRO optimization config in the DeepSpeed config" (utils/dataclasses.py,
-    DeepSpeedPlugin). DeepSpeed itself would train at stage 0.
+    DeepSpeedPlugin, which transformers uses too). DeepSpeed itself would train at stage 0.
 
     Example (accelerate):
         distributed_type: DEEPSPEED
@@ -681,12 +772,21 @@ def file_has_zero(view: View) -> Iterator[Problem]:
 
     Since: accelerate 1.15
     """
-    if view.accelerate_file is not None and "zero_optimization" not in view.accelerate_file:
+    inline = view.accelerate_inline
+    config = view.config if view.kind == "ds_config" and view.framework == "transformers" else inline
+    if config is not None and "zero_optimization" not in config and not _near_zero(view, config):
         yield Problem(
-            path=(SECTION, "deepspeed_config_file"),
-            message="the ds_config that is named has no zero_optimization: accelerate stops with a ValueError",
+            path=("zero_optimization",) if inline is None else (SECTION, "deepspeed_config_file"),
+            message="there is no zero_optimization: accelerate, which transformers starts DeepSpeed with, stops with a "
+            "ValueError",
             help='write "zero_optimization": {"stage": 0} for training without ZeRO',
         )
+
+
+def _near_zero(view: View, config: Mapping[str, Any]) -> bool:
+    """Whether one of the first unknown keys of a ds_config is a misspelt zero_optimization, which KEY001 says."""
+    unknown = itertools.islice((name for name in config if view.keys.get(name) is None), 50)
+    return view.kind == "ds_config" and any("zero_optimization" in view.keys.suggestions(name) for name in unknown)
 
 
 @rule("ACC015", Severity.WARNING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from math import isqrt
 
@@ -150,7 +151,8 @@ def batch_is_given(view: View) -> Iterator[Problem]:
     """A config without any batch size.
 
     DeepSpeed: "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided" (runtime/config.py,
-    _set_batch_related_parameters). A script may fill one in before it hands the config over.
+    _set_batch_related_parameters). A script may fill one in before it hands the config over; transformers and
+    accelerate do not, they fill in only what says `auto`.
 
     Example:
         # whole file
@@ -169,15 +171,23 @@ def batch_is_given(view: View) -> Iterator[Problem]:
     """
     if view.kind != "ds_config" or any(view.config.get(key) is not None for key in (GLOBAL, MICRO)):
         return
+    if _misspelt(view):
+        return  # KEY001 says what is meant
     trainer = view.framework == "transformers"
     yield Problem(
         path=MICRO,
         message=f"neither {MICRO} nor {GLOBAL} is given: "
-        + ("Trainer fills in only what says `auto`" if trainer else "DeepSpeed refuses to start")
-        + " unless the program writes one",
-        help=f"give {MICRO}" + (' ("auto" for Trainer)' if trainer else ""),
-        severity=Severity.WARNING if trainer else None,
+        + ("transformers and accelerate add none, and " if trainer else "")
+        + "DeepSpeed refuses to start"
+        + ("" if trainer else " unless the program writes one"),
+        help=f'write "{MICRO}": "auto"' if trainer else f"give {MICRO}",
     )
+
+
+def _misspelt(view: View) -> bool:
+    """Whether one of the first unknown keys at the top level is near to a batch size."""
+    unknown = itertools.islice((name for name in view.config if view.keys.get(name) is None), 50)
+    return any({GLOBAL, MICRO} & {*view.keys.suggestions(name)} for name in unknown)
 
 
 @rule("BAT005", Severity.INFO)

@@ -5,8 +5,8 @@ line says what is wrong. Then comes what really happens and why that is bad, the
 colon and indented lines below:
 
     Example:            the content of a ds_config.json that gives such a finding
-    Example (recipe):   the same as fields of a recipe, in YAML; likewise (accelerate), (hostfile), and (environment)
-                        for .deepspeed_env
+    Example (recipe):   the same as fields of a recipe, in YAML; likewise (accelerate), (hostfile), (environment) for
+                        .deepspeed_env, and (yaml) for a ds_config in a file of YAML
     Instead:            the same content as it should be
     Options:            options of `dsgen lint` that the example needs, for example --world-size 2
     Since:              the version of DeepSpeed (or dsgen) from which on it is so
@@ -29,6 +29,7 @@ from dsgen.rules.registry import FAMILIES, all_rules
 
 KINDS = {
     "ds_config": "ds_config.json",
+    "yaml": "ds_config.yaml",
     "recipe": "recipe",
     "accelerate": "accelerate config",
     "hostfile": "hostfile",

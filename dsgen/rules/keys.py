@@ -33,6 +33,29 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 """Keys that DeepSpeed knows and that change nothing in the rendered train.py: key -> why."""
 
 
+_MEANT = {"load_universal_checkpoint": "checkpoint.load_universal", "universal_checkpoint": "checkpoint.load_universal"}
+"""Keys at the top level that people write -> the path of what they mean, where the name tells little of it."""
+
+_COMMON = frozenset(
+    {
+        "",
+        "activation_checkpointing",
+        "bf16",
+        "fp16",
+        "optimizer",
+        "optimizer.params",
+        "scheduler",
+        "scheduler.params",
+        "zero_optimization",
+        "zero_optimization.offload_optimizer",
+        "zero_optimization.offload_param",
+    }
+)
+"""Sections that a key in the wrong place is commonly meant for, whether the config has them or not."""
+
+_OFFLOAD_STAGES = {"offload_optimizer": (1, 2, 3), "offload_param": (3,)}
+"""Offload section -> the stages at which it does anything."""
+
 _COMMENT_STARTS = ("_", "#", "//", "$")
 _COMMENT_WORDS = {"comment", "comments", "note", "notes", "readme", "description", "desc"}
 
@@ -73,13 +96,17 @@ def key_is_known(view: View) -> Iterator[Problem]:
         if unknown.is_comment or unknown.is_launchers or unknown.belongs_to:
             continue
         near = nearest(unknown.name, view.own_names.get(unknown.section, ())) or unknown.near
+        fix = _rename(view, unknown)
+        near = (str(fix[0].to[-1]),) if fix else near
+        if not unknown.section and unknown.name in _MEANT:
+            near = (_MEANT[unknown.name],)
         yield Problem(
             path=unknown.path,
             message=f"DeepSpeed {view.deepspeed} knows no key {unknown.name!r} {unknown.where}: {unknown.effect}"
             + unknown.history,
             help=f"did you mean {' or '.join(near)}?" if near else "remove it",
             on_key=True,
-            fix=_rename(view, unknown),
+            fix=fix,
         )
 
 
@@ -129,7 +156,7 @@ def key_is_in_its_section(view: View) -> Iterator[Problem]:
             yield Problem(
                 path=unknown.path,
                 message=f"{unknown.name} does not belong {unknown.where}: {unknown.effect}",
-                help=f"write it as {places}",
+                help=f"write it as {places}{_with_stage(view, unknown)}",
                 on_key=True,
                 fix=_move(view, unknown),
             )
@@ -170,6 +197,8 @@ class _Unknown:
     value: Any
     ignored: bool
     version: str
+    sections: frozenset[str]
+    """Sections that the config has."""
 
     @property
     def near(self) -> tuple[str, ...]:
@@ -182,9 +211,14 @@ class _Unknown:
 
     @property
     def belongs_to(self) -> tuple[str, ...]:
-        """Paths of the keys of this very name in other sections; empty where they are many."""
-        paths = _paths_by_name(self.version).get(self.name, ())
-        return paths if len(paths) <= _MANY else ()
+        """Paths of the keys of this very name in sections that may be meant; empty where they are many."""
+        paths = [
+            path
+            for path in _paths_by_name(self.version).get(self.name, ())
+            if (section := path.rpartition(".")[0]) in _COMMON or section in self.sections
+        ]
+        below = tuple(path for path in paths if self.section and path.startswith(f"{self.section}."))
+        return below or (tuple(paths) if len(paths) <= _MANY else ())
 
     @property
     def is_comment(self) -> bool:
@@ -216,6 +250,11 @@ class _Unknown:
 
 def _unknown_keys(view: View) -> Iterator[_Unknown]:
     keys = view.keys
+    sections = frozenset(
+        canonical
+        for path, value in keys_of(view.config)
+        if isinstance(value, Mapping) and (canonical := _canonical(keys, path)) is not None
+    )
     for path, value in keys_of(view.config):
         section, name = ".".join(map(str, path[:-1])), str(path[-1])
         if not _checked(keys, section) or _key(keys, path) is not None or _canonical(keys, path) in keys.removed:
@@ -227,6 +266,7 @@ def _unknown_keys(view: View) -> Iterator[_Unknown]:
             value=value,
             ignored=keys.section_policy(section) == "ignored",
             version=view.deepspeed,
+            sections=sections,
         )
 
 
@@ -280,11 +320,29 @@ def _move(view: View, unknown: _Unknown) -> tuple[Edit, ...]:
         return ()
     if around is None and len(target) > 2:
         return ()
+    if ".".join(target[:-1]) not in _COMMON:
+        return ()
+    if target[0] == "zero_optimization" and target[-1] != "stage":
+        stages = _OFFLOAD_STAGES.get(target[1], (0, 1, 2, 3))
+        if not isinstance(around, Mapping) or "stage" not in around or view.stage not in stages:
+            return ()  # at stage 0, which is the default, it would do nothing there
     return (
         (Edit(action="move", path=unknown.path, to=target),)
         if _fits(view, unknown.belongs_to[0], unknown.value)
         else ()
     )
+
+
+def _with_stage(view: View, unknown: _Unknown) -> str:
+    """What has to be said of the stage where a key is to go into zero_optimization of a ds_config."""
+    if view.kind != "ds_config" or unknown.name == "stage":
+        return ""
+    if not all(path.startswith("zero_optimization.") for path in unknown.belongs_to):
+        return ""
+    if lookup(view.config, ("zero_optimization", "stage")) is None:
+        return ", and say the stage there: without one it is 0"
+    stages = _OFFLOAD_STAGES.get(unknown.name, (0, 1, 2, 3))
+    return "" if view.stage is None or view.stage in stages else f", and take stage {stages[-1]}"
 
 
 def _fits(view: View, path: str, value: Any) -> bool:
@@ -309,13 +367,31 @@ def key_is_not_removed(view: View) -> Iterator[Problem]:
     """
     keys = view.keys
     for path, _ in keys_of(view.config):
-        if _canonical(keys, path) in keys.removed:
+        canonical = _canonical(keys, path)
+        if canonical is not None and canonical in keys.removed:
+            last = last_version(canonical)
+            gone = "it no longer has"
+            if last is not None:
+                gone = f"is gone since {known_versions()[known_versions().index(last) + 1]}"
             yield Problem(
                 path=path,
-                message=f"DeepSpeed {view.deepspeed} refuses to start with {path[-1]}, which it no longer has",
-                help="remove it",
+                message=f"DeepSpeed {view.deepspeed} refuses to start with {path[-1]}, which {gone}",
+                help=_INSTEAD_OF_REMOVED.get(canonical, "remove it"),
                 on_key=True,
             )
+
+
+_INSTEAD_OF_REMOVED = {
+    "amp": "remove it; take fp16, bf16 or torch_autocast instead",
+    "compression_training": "remove it; DeepSpeed trains without compression",
+    "curriculum_learning": "write it as data_efficiency.data_sampling.curriculum_learning",
+    "elasticity": "remove it, and give train_batch_size, train_micro_batch_size_per_gpu and "
+    "gradient_accumulation_steps yourself",
+    "nebula": "remove it; checkpoints are saved by torch.save",
+    "sparse_gradients": "remove it; gradients of an embedding with sparse=True are reduced sparsely without it",
+    "zero_optimization.zeropp_loco_param": "remove it; quantized gradients go without its error feedback",
+}
+"""Key that DeepSpeed refuses -> what it says to do instead (runtime/config.py)."""
 
 
 @rule("KEY003")
@@ -335,22 +411,41 @@ def value_is_right(view: View) -> Iterator[Problem]:
     Since: DeepSpeed 0.14
     """
     keys = view.keys
+    not_finite = view.not_finite
     for path, value in keys_of(view.config):
         key = _key(keys, path)
         if (path[:2] in _OWN_RULES and len(path) > 2) or value == "auto":
             continue
         problem = value_problem(key, value)
-        if problem is None:
+        if problem is None or path in not_finite:
             continue
+        name = view.spell(path).rpartition(".")[2]
         taken = _taken_as(keys, key, value) if key is not None and view.kind == "ds_config" else None
-        if taken is None:
+        if key is not None and view.kind == "ds_config" and _is_interval(key, value):
+            yield Problem(
+                path=path,
+                message=f"{name}: {problem}: DeepSpeed takes it, and prints at the steps that are multiples of it",
+                help=f"write {max(1, round(value))}",
+                severity=Severity.WARNING,
+            )
+        elif taken is None:
             if key is not None and key.types == ("bool",) and isinstance(value, str):
-                problem += ": where DeepSpeed reads it by hand, any text counts as true"
-            yield Problem(path=path, message=f"{path[-1]}: {problem}", help=_default_help(key))
+                if key.path in _ADDED_UP:
+                    problem += ": DeepSpeed stops with a TypeError"
+                else:
+                    problem += ": where DeepSpeed reads it by hand, any text counts as true"
+            meant = _meant(key, value) if key is not None else None
+            sure = meant is not None and view.kind == "ds_config" and _is_same(value, meant)
+            yield Problem(
+                path=path,
+                message=f"{name}: {problem}",
+                help=_default_help(key) if meant is None else f"write {_written(meant)}{_explained(key, value)}",
+                fix=(Edit(action="set", path=path, value=meant),) if sure else (),
+            )
         else:
             yield Problem(
                 path=path,
-                message=f"{path[-1]}: {problem}: DeepSpeed takes it as {shown(taken)}",
+                message=f"{name}: {problem}: DeepSpeed takes it as {shown(taken)}",
                 help=f"write {shown(taken)}",
                 severity=Severity.INFO if isinstance(value, str) and not isinstance(taken, bool) else Severity.WARNING,
                 fix=(Edit(action="set", path=path, value=taken),),
@@ -410,10 +505,12 @@ def key_is_current(view: View) -> Iterator[Problem]:
     Since: DeepSpeed 0.14
     """
     keys = view.keys
-    for path, _ in keys_of(view.config):
+    for path, value in keys_of(view.config):
         key = _key(keys, path)
         if key is not None and key.deprecated and path[:2] not in _OWN_RULES:
-            instead = " or ".join(view.spell(each) for each in key.replaced_by)
+            # A switch that is off stands for a section that is not there.
+            off = value is False and all(each in keys.known_sections for each in key.replaced_by)
+            instead = " or ".join(view.spell(each) for each in key.replaced_by if not off)
             yield Problem(
                 path=path,
                 message=f"{path[-1]} is an old name that DeepSpeed is about to drop",
@@ -480,6 +577,8 @@ def value_problem(key: Key | None, value: Any) -> str | None:
         return None
     if not _has_type(key, value):
         return f"expected {' or '.join(_TYPE_WORDS[kind] for kind in key.types)}, got {shown(value)}"
+    if key.path in _TEXTS and any(not isinstance(item, str) for item in items):
+        return f"expected text in the list, got {shown(next(item for item in items if not isinstance(item, str)))}"
     if key.choices and value is not None and not isinstance(value, Mapping):
         known = {_comparable(key, choice) for choice in key.choices}
         for item in items:
@@ -498,6 +597,17 @@ def value_problem(key: Key | None, value: Any) -> str | None:
             if limit is not None and crossed:
                 return f"expected {words} {limit:g}, got {value}"
     return None
+
+
+_TEXTS = frozenset(
+    {
+        "data_types.keep_in_fp32_modules",
+        "zero_optimization.leaf_module.classes",
+        "zero_optimization.leaf_module.names",
+        "zero_optimization.leaf_module.name_suffixes",
+    }
+)
+"""Lists that DeepSpeed checks to hold text only (runtime/zero/leaf_module_config.py, runtime/config.py)."""
 
 
 def _comparable(key: Key, value: Any) -> str:
@@ -540,7 +650,73 @@ def _has_type(key: Key, value: Any) -> bool:
 def _default_help(key: Key | None) -> str:
     if key is None or key.default is None:
         return ""
+    if key.path in _TEXTS:
+        return "write names in quotes"
     return f"DeepSpeed's own default is {shown(key.default)}"
+
+
+_DTYPE_WORDS = {
+    "half": "fp16",
+    "float16": "fp16",
+    "fp_16": "fp16",
+    "bfloat16": "bf16",
+    "bfp16": "bf16",
+    "bfloat": "bf16",
+    "float32": "fp32",
+    "float": "fp32",
+}
+"""Names of number types elsewhere -> DeepSpeed's."""
+
+
+def _meant(key: Key, value: Any) -> Any:
+    """The value that one of a wrong type or name stands for, where DeepSpeed takes that; None where nothing is near."""
+    if not isinstance(value, str) or len(value) > 40:
+        return None
+    text = value.strip()
+    candidates: list[Any] = []
+    if key.path == "fp16.loss_scale" and text.lower() == "dynamic":
+        candidates.append(0)
+    if {"int", "float"} & set(key.types):
+        candidates.extend(_numbers(text.replace("_", ""), whole="float" not in key.types))
+    if "bool" in key.types and text.lower() in (*_TRUE, *_FALSE):
+        candidates.append(text.lower() in _TRUE)
+    if key.choices:
+        words = [choice for choice in key.choices if isinstance(choice, str)]
+        candidates.extend(choice for choice in words if choice.lower() == text.lower())
+        candidates.append(_DTYPE_WORDS.get(text.lower().removeprefix("torch."), text.lower()))
+        candidates.extend(choice for choice in words if alike(text, choice))
+    return next((each for each in candidates if value_problem(key, each) is None), None)
+
+
+def _numbers(text: str, *, whole: bool) -> Iterator[int | float]:
+    try:
+        number = float(text)
+    except ValueError:
+        return
+    if math.isfinite(number):
+        if number.is_integer() and abs(number) < 2**63 and (whole or text.lstrip("+-").isdecimal()):
+            yield int(number)
+        yield number
+
+
+def _is_same(value: str, meant: Any) -> bool:
+    """Whether a value that DeepSpeed refuses only writes another one differently, so that it may be changed."""
+    if isinstance(meant, str):
+        return value.strip().lower() == meant.lower()
+    return not isinstance(meant, bool) and value.strip().lower() != "dynamic"
+
+
+def _written(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else shown(value)
+
+
+def _explained(key: Key | None, value: Any) -> str:
+    return ", which means dynamic" if key is not None and str(value).strip().lower() == "dynamic" else ""
+
+
+def _is_interval(key: Key, value: Any) -> bool:
+    """Whether it is a number of steps that is not whole, which DeepSpeed takes (runtime/engine.py)."""
+    return key.path == "steps_per_print" and isinstance(value, float) and 0 < value < 2**63
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsgen.catalog.deepspeed_keys import Params
-from dsgen.catalog.lookup import nearest
+from dsgen.catalog.lookup import alike, nearest
 from dsgen.catalog.optimizers import class_names, kind_problem, optimizer_type, optimizer_types
-from dsgen.findings import Severity
+from dsgen.findings import Edit, Severity
 from dsgen.rules.registry import Problem, rule
 from dsgen.rules.view import View, lookup, number, shown, truth
 
@@ -56,12 +56,38 @@ def _known_to_deepspeed(view: View) -> Iterator[Problem]:
         return
     near = nearest(name, (*optimizer_types(), *class_names("torch")))
     removed = name.lower() in gone
+    if name.lower() in _CLASSES:
+        help = _CLASSES[name.lower()]
+    elif near and not removed:
+        help = f"did you mean {' or '.join(near)}?"
+    else:
+        help = f"choose among {_choices()}"
     yield Problem(
         path="optimizer.type",
         message=f"DeepSpeed {view.deepspeed} {'no longer has' if removed else 'knows no'} optimizer {shown(name)}: "
         "it refuses to start",
-        help=f"did you mean {' or '.join(near)}?" if near and not removed else f"choose among {_choices()}",
+        help=help,
     )
+
+
+_CLASSES = {
+    f"{place}{kind.lower()}": f"write {kind}: DeepSpeed builds its {made} for that"
+    + ("" if place == "fused" else " with offload_optimizer")
+    for place, kind, made in (
+        ("fused", "AdamW", "FusedAdam"),
+        ("fused", "Adam", "FusedAdam"),
+        ("fused", "Lion", "FusedLion"),
+        ("fused", "Lamb", "FusedLamb"),
+        ("deepspeedcpu", "AdamW", "DeepSpeedCPUAdam"),
+        ("deepspeedcpu", "Adam", "DeepSpeedCPUAdam"),
+        ("deepspeedcpu", "Adagrad", "DeepSpeedCPUAdagrad"),
+        ("deepspeedcpu", "Lion", "DeepSpeedCPULion"),
+    )
+} | {
+    "fusedadam": "write AdamW: DeepSpeed builds its FusedAdam for that",
+    "deepspeedcpuadam": "write AdamW: DeepSpeed builds its DeepSpeedCPUAdam for that with offload_optimizer",
+}
+"""Class of DeepSpeed's in lower case, which is no type -> what to write."""
 
 
 def _choices() -> str:
@@ -90,11 +116,25 @@ def parameters_are_known(view: View) -> Iterator[Problem]:
         if (params is None or key in params.names) and key != "max_grad_norm":
             continue
         names, called = (params.names if params is not None else ()), _called(name)
-        near = nearest(str(key), names, 1)
+        other = _OTHER_NAMES.get(str(key).lower())
+        near = (other,) if other in names else nearest(str(key), names, 1)
         help = f"did you mean {near[0]}?" if near else f"{called} takes {', '.join(names)}"
         if key == "max_grad_norm":
-            help = "write gradient_clipping at the top level instead"
-        yield Problem(path=(*PARAMETERS, key), message=f"{called} has no parameter {key!r}", help=help, on_key=True)
+            help, near = "write gradient_clipping at the top level instead", ()
+        sure = bool(near) and (near[0] == other or alike(str(key), near[0])) and view.kind == "ds_config"
+        yield Problem(
+            path=(*PARAMETERS, key),
+            message=f"{called} has no parameter {key!r}",
+            help=help,
+            on_key=True,
+            fix=(Edit(action="rename", path=(*PARAMETERS, key), to=(*PARAMETERS, near[0])),)
+            if sure and near[0] not in view.optimizer_parameters
+            else (),
+        )
+
+
+_OTHER_NAMES = {"learning_rate": "lr", "epsilon": "eps", "beta": "betas", "wd": "weight_decay"}
+"""Names that other libraries have for a parameter -> DeepSpeed's."""
 
 
 @rule("OPT003")
@@ -116,20 +156,27 @@ def parameters_have_the_right_kind(view: View) -> Iterator[Problem]:
     known = optimizer_type(name) if name else None
     if known is None:
         return
+    not_finite = view.not_finite
     for key, value in view.optimizer_parameters.items():
         problem = kind_problem(value, known.parameters[key]) if key in known.parameters else None
-        if problem is None or (value == "auto" and view.kind != "recipe"):
+        if problem is None or (value == "auto" and view.kind != "recipe") or (*PARAMETERS, key) in not_finite:
             continue
         yield Problem(
             path=(*PARAMETERS, key),
-            message=f"{key}: {problem}, got {shown(value)}",
-            severity=Severity.WARNING if view.kind != "recipe" and _is_taken(view, value) else None,
+            message=f"{key}: {problem}, got {shown(value)}"
+            + (", which DeepSpeed takes as true" if key in _READ_BY_TRUTH and isinstance(value, str) and value else ""),
+            help=f"write {shown(truth(value))}" if isinstance(value, str) and known.parameters[key] == "bool" else "",
+            severity=Severity.WARNING if view.kind != "recipe" and _is_taken(view, key, value) else None,
         )
 
 
-def _is_taken(view: View, value: Any) -> bool:
+_READ_BY_TRUTH = ("torch_adam", "adam_w_mode")
+"""Switches for which every text counts as true (runtime/engine.py, _configure_basic_optimizer)."""
+
+
+def _is_taken(view: View, key: str, value: Any) -> bool:
     """Whether the optimizer takes a value of a wrong kind: true counts as 1, and only torch's classes check ranges."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (key in _READ_BY_TRUTH and truth(value) is True):
         return True
     of_torch = truth(view.optimizer_parameters.get("torch_adam")) is True or str(view.optimizer).lower() == "adagrad"
     return number(value) is not None and (value in (0, 1) or not of_torch)
@@ -200,18 +247,23 @@ def adam_trains_adamw(view: View) -> Iterator[Problem]:
     if name is None or name.lower() != "adam" or "adam_w_mode" in view.optimizer_parameters:
         return
     decays = bool(view.optimizer_parameters.get("weight_decay"))
-    if view.kind == "ds_config":
-        torch = truth(view.optimizer_parameters.get("torch_adam")) is True
-        decays = decays or (torch and "weight_decay" not in view.optimizer_parameters)
-    elif not decays:
+    torch = truth(view.optimizer_parameters.get("torch_adam")) is True
+    by_default = view.kind == "ds_config" and torch and "weight_decay" not in view.optimizer_parameters
+    if view.kind == "recipe" and not decays:
         return  # without weight decay the two are the same
+    if by_default:
+        message = "Adam with torch_adam trains torch's AdamW, whose weight decay is 0.01 where none is said, as here"
+    elif decays:
+        message = "Adam with weight decay trains AdamW: DeepSpeed turns adam_w_mode on by itself"
+    else:
+        message = "Adam means AdamW in DeepSpeed; without weight decay, as here, the two are the same"
     yield Problem(
         path="optimizer.type",
-        message="Adam with weight decay trains AdamW: DeepSpeed turns adam_w_mode on by itself"
-        if decays
-        else "Adam means AdamW in DeepSpeed; without weight decay, as here, the two are the same",
-        help="write AdamW, or `adam_w_mode: false` for Adam with L2 regularisation",
-        severity=None if decays else Severity.INFO,
+        message=message,
+        help="write AdamW and its weight_decay, or `adam_w_mode: false` for Adam without decoupled decay"
+        if by_default
+        else "write AdamW, or `adam_w_mode: false` for Adam with L2 regularisation",
+        severity=None if decays or by_default else Severity.INFO,
     )
 
 

@@ -65,10 +65,10 @@ OTHER_CODES: Mapping[str, Other] = {
         `# dsgen: ignore[CODE]` behind a value leaves out the findings of its line, on a line of its own those of the
         next; `# dsgen: ignore-file[CODE]` those of the file. One that names no code is not obeyed, since it would hide
         what nobody has thought of; one whose code is not found there (any more) is left over, and would hide the next
-        finding of that code.
+        finding of that code: an info.
 
         Example (recipe):
-            seed: 1  # dsgen: ignore[ZRO001]
+            seed: 1  # dsgen: ignore
 
         Instead:
             seed: 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsgen.documents.json_mistakes import KINDS, explained
 from dsgen.documents.notes import Note
 from dsgen.documents.positions import dotted
 from dsgen.findings import Severity
@@ -13,7 +14,7 @@ from dsgen.rules.view import View
 _DEPARTURES = {
     "comment": "a comment",
     "trailing-comma": "a comma before the closing bracket",
-    "missing-comma": "a line without a comma at its end",
+    "missing-comma": "a missing comma",
     "unquoted-key": "a key without quotes",
     "unquoted-text": "text without quotes",
     "single-quotes": "text in single quotes",
@@ -64,7 +65,7 @@ def text_is_json(view: View) -> Iterator[Problem]:
     DeepSpeed reads with hjson: comments, trailing commas and unquoted text are fine. transformers and accelerate read
     with json.load and stop at the first of them, so for these (`--framework transformers`, or `auto` in the file) it is
     an error. Text without quotes is a warning in any case: hjson takes the rest of the line for it. Only one place in a
-    file is told.
+    file is told, and a file whose name ends in `.hjson` is taken at its word.
 
     Example:
         # whole file
@@ -82,9 +83,15 @@ def text_is_json(view: View) -> Iterator[Problem]:
 
     Since: DeepSpeed 0.14
     """
-    notes = sorted(_notes(view, *_DEPARTURES), key=lambda note: note.kind != "unquoted-text")
+    refused = view.framework == "transformers"
+    if view.file.endswith(".hjson") and not refused:
+        return
+    mistaken = {note.path for note in _notes(view, *KINDS)}
+    notes = sorted(
+        (note for note in _notes(view, *_DEPARTURES) if note.path not in mistaken),
+        key=lambda note: note.kind != "unquoted-text",
+    )
     for note in notes[:1]:
-        refused = view.framework == "transformers"
         usual = Severity.WARNING if note.kind == "unquoted-text" else None
         yield Problem(
             path=note.path,
@@ -125,8 +132,9 @@ def unquoted_text_ends_where_meant(view: View) -> Iterator[Problem]:
 
     Since: DeepSpeed 0.14
     """
+    mistaken = {note.path for note in _notes(view, *KINDS)}
     for note in _notes(view, "unquoted-text"):
-        if any(mark in note.detail for mark in ",:}]#") or "//" in note.detail or note.detail in _CONSTANTS:
+        if note.path not in mistaken and _runs_on(note.detail):
             constant = _CONSTANTS.get(note.detail.rstrip(" ,}]"))
             yield Problem(
                 path=note.path,
@@ -203,7 +211,8 @@ def file_says_something(view: View) -> Iterator[Problem]:
 def file_starts_with_its_text(view: View) -> Iterator[Problem]:
     """A byte order mark before the text.
 
-    hjson skips it, json.load refuses it ("Unexpected UTF-8 BOM"). Some editors write it on Windows, unseen.
+    hjson skips it, json.load refuses it ("Unexpected UTF-8 BOM"), so for transformers and accelerate it is an error.
+    Some editors write it on Windows, unseen.
 
     Example:
         # whole file
@@ -221,6 +230,7 @@ def file_starts_with_its_text(view: View) -> Iterator[Problem]:
             position=note.position,
             message="the file starts with a byte order mark, which json.load refuses",
             help="save it as UTF-8 without one",
+            severity=Severity.ERROR if view.framework == "transformers" else None,
         )
 
 
@@ -247,6 +257,79 @@ def config_is_a_mapping(view: View) -> Iterator[Problem]:
             message="holds no mapping at its top: DeepSpeed fails with an AttributeError",
             help='start the config with `{`: {"train_micro_batch_size_per_gpu": 1, ...}',
         )
+
+
+@rule("REA008", Severity.WARNING)
+def config_is_read_as_written(view: View) -> Iterator[Problem]:
+    """A ds_config in YAML.
+
+    DeepSpeed reads a file of any name with hjson (runtime/config.py, DeepSpeedConfig), which refuses most of YAML or
+    takes it for something else: a section becomes the text of the line below it. transformers and accelerate read with
+    json.load and stop: an error there. Only a program that reads the YAML itself and hands over a dict can use it. YAML
+    that is JSON at the same time is fine.
+
+    Example (yaml):
+        train_micro_batch_size_per_gpu: 1
+        zero_optimization:
+          stage: 2
+
+    Instead:
+        {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
+
+    Since: DeepSpeed 0.14
+    """
+    for note in _notes(view, "yaml"):
+        if note.detail == "same" and view.framework != "transformers":
+            continue
+        effect = (
+            "json.load, which transformers and accelerate read with, refuses it"
+            if view.framework == "transformers"
+            else "hjson refuses it"
+            if note.detail == "refused"
+            else "hjson takes it for something else"
+        )
+        yield Problem(
+            path=note.path,
+            position=note.position,
+            message=f"DeepSpeed reads this as hjson, not as YAML: {effect}",
+            help="write it as JSON, into a file ds_config.json",
+            severity=Severity.ERROR if view.framework == "transformers" else None,
+        )
+
+
+@rule("REA009", Severity.WARNING)
+def text_means_what_it_says(view: View) -> Iterator[Problem]:
+    """A character that only looks like one of JSON's, a template that nobody filled in, or a merge conflict.
+
+    hjson takes full-width commas, typographic quotes, non-breaking spaces and `${NAME}` as part of a key or a text, so
+    the file reads as something that nobody wrote.
+
+    Example:
+        # whole file
+        {
+          "train_micro_batch_size_per_gpu": ${BATCH_SIZE}
+        }
+
+    Instead:
+        # whole file
+        {
+          "train_micro_batch_size_per_gpu": 1
+        }
+
+    Since: DeepSpeed 0.14
+    """
+    for note in _notes(view, *KINDS):
+        message, help = explained(note.kind, note.detail)
+        yield Problem(
+            path=note.path,
+            position=note.position,
+            message=f"{message}: hjson reads it as part of a text or key",
+            help=help,
+        )
+
+
+def _runs_on(text: str) -> bool:
+    return any(mark in text for mark in ",:}]#") or "//" in text or text in _CONSTANTS
 
 
 def _notes(view: View, *kinds: str) -> Iterator[Note]:

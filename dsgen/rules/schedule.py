@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dsgen.catalog.lookup import nearest
-from dsgen.catalog.optimizers import class_names, kind_problem, schedule_types
-from dsgen.findings import Severity
+from dsgen.catalog.deepspeed_keys import Params
+from dsgen.catalog.lookup import alike, nearest
+from dsgen.catalog.optimizers import class_names, kind_problem, schedule_types, torch_schedules
+from dsgen.findings import Edit, Severity
 from dsgen.rules.registry import Problem, rule
 from dsgen.rules.view import View, lookup, number, shown
 
@@ -30,7 +31,9 @@ _WHOLE_ONLY = ("warmup_num_steps", "lr_range_test_step_size")
 def parameters_are_known(view: View) -> Iterator[Problem]:
     """A parameter that the schedule does not take.
 
-    The class stops with a TypeError "unexpected keyword argument", after the model is loaded (runtime/lr_schedules.py).
+    The class stops with a TypeError "unexpected keyword argument", after the model is loaded (runtime/lr_schedules.py;
+    of torch's schedules the parameters are those of torch 2.13). `verbose` is a warning there: older releases of torch
+    have it.
 
     Example:
         {"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 100, "warmup_max_lr": 1e-5}}}
@@ -40,21 +43,49 @@ def parameters_are_known(view: View) -> Iterator[Problem]:
 
     Since: DeepSpeed 0.14
     """
-    known = view.keys.schedulers.get(view.schedule or "")
+    known = _known(view)
     if known is None and not (view.schedule == "constant" and view.kind == "recipe"):
         return
     names = known.names if known is not None else ()
+    of_torch = view.schedule not in view.keys.schedulers
     for key in view.schedule_parameters:
-        if key in names or (key == "last_batch_iteration" and view.kind == "ds_config"):
+        if key in names or (key == "last_batch_iteration" and view.kind == "ds_config" and not of_torch):
             continue
         near = nearest(str(key), names, 1)
-        takes = f"{view.schedule} takes {', '.join(names) or 'none'}"
+        help = f"did you mean {near[0]}?" if near else f"{view.schedule} takes {', '.join(names) or 'none'}"
+        if view.schedule == "WarmupCosineLR" and key in _OF_COSINE:
+            help, near = _OF_COSINE[key], ()
+        sure = bool(near) and alike(str(key), near[0]) and near[0] not in view.schedule_parameters
         yield Problem(
             path=(*PARAMETERS, key),
             message=f"{view.schedule} has no parameter {key!r}",
-            help=f"did you mean {near[0]}?" if near else takes,
+            help=help,
             on_key=True,
+            severity=Severity.WARNING if of_torch and key == "verbose" else None,
+            fix=(Edit(action="rename", path=(*PARAMETERS, key), to=(*PARAMETERS, near[0])),)
+            if sure and view.kind == "ds_config"
+            else (),
         )
+
+
+_OF_COSINE = {
+    "warmup_max_lr": "remove it: WarmupCosineLR peaks at the optimizer's lr",
+    "warmup_min_lr": "write warmup_min_ratio: the rate at the start as a part of the optimizer's lr",
+}
+"""Parameter of other schedules -> what WarmupCosineLR has in its place."""
+
+
+def _known(view: View) -> Params | None:
+    """What the schedule takes as parameters, where DeepSpeed has it, or builds torch's."""
+    known = view.keys.schedulers.get(view.schedule or "")
+    if known is not None or view.kind != "ds_config" or _refuses_torch(view):
+        return known
+    return torch_schedules().get(view.schedule or "")
+
+
+def _refuses_torch(view: View) -> bool:
+    """Whether DeepSpeed's optimizer is one that torch's schedules do not take, or may be."""
+    return view.stage != 0 or view.precision != "fp32"
 
 
 @rule("SCH002")
@@ -74,14 +105,18 @@ def parameters_have_the_right_kind(view: View) -> Iterator[Problem]:
     Since: DeepSpeed 0.14
     """
     known = schedule_types().get(view.schedule or "")
+    not_finite = view.not_finite
     for key, value in view.schedule_parameters.items():
         problem = kind_problem(value, known.parameters[key]) if known and key in known.parameters else None
+        if (*PARAMETERS, key) in not_finite:
+            continue
         if problem is None or (view.kind != "recipe" and (value == "auto" or _is_rates(key, value))):
             continue
         yield Problem(
             path=(*PARAMETERS, key),
             message=f"{key}: {problem}, got {shown(value)}"
             + (", which DeepSpeed takes as log" if key == "warmup_type" and view.kind != "recipe" else ""),
+            help="write 1, or more" if known and known.parameters[key] == "positive" and value == 0 else "",
             severity=None if view.kind == "recipe" or _is_refused(view, key, value) else Severity.WARNING,
         )
 
@@ -107,7 +142,8 @@ def required_parameters_are_there(view: View) -> Iterator[Problem]:
     """A parameter without a default is missing.
 
     The class stops with a TypeError "missing required positional argument", after the model is loaded. total_num_steps
-    is derived in a recipe that says its steps.
+    is derived in a recipe that says its steps. Some schedules of torch are built from functions or other schedules,
+    which no config can hold.
 
     Example:
         {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-5}}}
@@ -122,9 +158,19 @@ def required_parameters_are_there(view: View) -> Iterator[Problem]:
 
     Since: DeepSpeed 0.14
     """
-    known = view.keys.schedulers.get(view.schedule or "")
+    known = _known(view)
     if known is None or (view.kind == "ds_config" and not isinstance(lookup(view.config, PARAMETERS), Mapping)):
         return
+    for key in known.required:
+        if key in _OBJECTS:
+            yield Problem(
+                path="scheduler.type",
+                message=f"{view.schedule} of torch needs {key}: {_OBJECTS[key]}, which no config can hold: DeepSpeed "
+                "stops with an error",
+                help=f"choose among {', '.join(view.keys.schedulers)}, or pass a function as lr_scheduler to "
+                "initialize",
+            )
+            return
     for key in known.required:
         if key in view.schedule_parameters or (key == "total_num_steps" and view.derives_steps and view.epochs is None):
             continue
@@ -134,6 +180,10 @@ def required_parameters_are_there(view: View) -> Iterator[Problem]:
             + (": the steps of an epoch are not known before the data is read" if view.epochs is not None else ""),
             help=f"give {key}",
         )
+
+
+_OBJECTS = {"lr_lambda": "a function", "schedulers": "other schedules"}
+"""Parameters of torch's schedules that are objects of a program -> what they are."""
 
 
 @rule("SCH004", ds_config=Severity.WARNING)
@@ -221,7 +271,9 @@ def schedule_sets_the_peak(view: View) -> Iterator[Problem]:
     """
     peak = number(view.schedule_parameters.get("warmup_max_lr"))
     rate = number(view.optimizer_parameters.get("lr"))
-    if peak is not None and rate is not None and peak != rate:
+    known = _known(view)
+    taken = known is None or "warmup_max_lr" in known.names
+    if peak is not None and rate is not None and peak != rate and taken:
         yield Problem(
             path=(*PARAMETERS, "warmup_max_lr"),
             message=f"warmup_max_lr {peak:g} overrides the optimizer's lr {rate:g}",
@@ -303,7 +355,7 @@ def schedule_has_parameters(view: View) -> Iterator[Problem]:
 
     Without params DeepSpeed stops with a TypeError "argument after ** must be a mapping" (runtime/engine.py,
     _scheduler_from_config). Without a type it takes the section for no schedule at all (runtime/config.py,
-    get_scheduler_name).
+    get_scheduler_name); an empty section is a warning.
 
     Example:
         {"scheduler": {"type": "WarmupLR"}}
@@ -314,14 +366,15 @@ def schedule_has_parameters(view: View) -> Iterator[Problem]:
     Since: DeepSpeed 0.14
     """
     section = view.config.get("scheduler")
-    if view.kind != "ds_config" or not isinstance(section, Mapping) or not section:
+    if view.kind != "ds_config" or not isinstance(section, Mapping):
         return
     if section.get("type") is None:
         yield Problem(
             path="scheduler",
             message="the scheduler section has no type: DeepSpeed ignores the whole section",
-            help='give "type", for example "WarmupLR"',
+            help='give "type", for example "WarmupLR"' + ("" if section else ", or remove it"),
             on_key=True,
+            severity=None if section else Severity.WARNING,
         )
     elif section.get("params") is None:
         yield Problem(

@@ -74,8 +74,8 @@ class View:
     """Lines of a hostfile or of DeepSpeed's environment file, without their ends; a line's path is its index."""
     accelerate: Mapping[str, Any] = field(default_factory=dict)
     """What an accelerate config says, by its own names."""
-    accelerate_file: Mapping[str, Any] | None = None
-    """The ds_config that an accelerate config names, where it could be read."""
+    accelerate_inline: Mapping[str, Any] | None = None
+    """The ds_config that stands in an accelerate config in place of a file's name."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     """What the document itself says, in the shape of ds_config.json."""
@@ -169,6 +169,11 @@ class View:
     def keys(self) -> Keys:
         """The keys that DeepSpeed has in the version of this job."""
         return load_keys(self.deepspeed)
+
+    @property
+    def not_finite(self) -> frozenset[Path]:
+        """Paths of numbers that are NaN or infinite, which one rule speaks of for all."""
+        return frozenset(note.path for note in self.notes if note.kind == "not-finite")
 
     def since(self, version: str) -> bool:
         """Whether the config is for that version of DeepSpeed, or for a later one."""

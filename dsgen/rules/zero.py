@@ -52,13 +52,22 @@ BF16_OPTIMIZER_KEYS = ("allgather_bucket_size", "load_from_fp32_weights", "elast
 
 SECTION = "zero_optimization"
 
+GATHER = "stage3_gather_16bit_weights_on_model_save"
+
+
+def _saves_shards(view: View) -> bool:
+    """Whether a trainer gathers weights to save them because tensor parallelism splits them."""
+    return view.kind == "ds_config" and (view.tensor_parallel or 1) > 1
+
 
 @rule("ZRO001", ds_config=Severity.WARNING)
 def key_works_at_stage(view: View) -> Iterator[Problem]:
     """A key of zero_optimization that DeepSpeed does not read at the stage in use.
 
     It is accepted and does nothing (runtime/engine.py, _configure_zero_optimizer). One is refused where it is not read:
-    compute_grad_norm false (runtime/zero/config.py).
+    compute_grad_norm false (runtime/zero/config.py). With tensor_parallel.autotp_size above 1 one of them is read by
+    accelerate, at every stage: without stage3_gather_16bit_weights_on_model_save it does not hand out the weights to
+    save (accelerator.py, get_state_dict). There the finding is an info.
 
     Example:
         {"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1e9}}
@@ -82,6 +91,16 @@ def key_works_at_stage(view: View) -> Iterator[Problem]:
         if view.stage not in stages:
             where = f"at stage {view.stage}: DeepSpeed reads it at stage {names}" if stages else "in DeepSpeed 0.19.8"
             help = f"remove it, or take stage {names}" if stages else "remove it"
+            if canonical == GATHER and _saves_shards(view):
+                yield Problem(
+                    path=(SECTION, key),
+                    message=f"DeepSpeed reads {key} at stage 3 only; with tensor parallelism accelerate reads it at "
+                    "every stage, and refuses to save the weights without it",
+                    help="keep it where transformers or accelerate trains",
+                    on_key=True,
+                    severity=Severity.INFO,
+                )
+                continue
         elif view.bf16_optimizer and canonical not in BF16_OPTIMIZER_KEYS:
             where = "at stage 1 in bf16 with fp32 accumulation: DeepSpeed's BF16_Optimizer does not read it"
             help = f"remove it, or take {view.spell('data_types.grad_accum_dtype')} bf16, or stage 2"
@@ -245,6 +264,8 @@ def section_is_a_mapping(view: View) -> Iterator[Problem]:
     """zero_optimization is just true.
 
     DeepSpeed takes it for stage 1, with a warning in the log (runtime/zero/config.py, read_zero_config_deprecated).
+    accelerate looks keys up in it and stops with an AttributeError (utils/deepspeed.py, find_config_node): an error for
+    transformers.
 
     Example:
         {"zero_optimization": true}
@@ -259,6 +280,7 @@ def section_is_a_mapping(view: View) -> Iterator[Problem]:
             path=SECTION,
             message="zero_optimization: true is the old form of stage 1",
             help='write {"stage": 1}, or the stage that is meant',
+            severity=Severity.ERROR if view.framework == "transformers" else None,
         )
 
 

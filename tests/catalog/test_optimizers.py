@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from dsgen.catalog.deepspeed_keys import UnknownVersion, known_versions, load_keys
-from dsgen.catalog.optimizers import class_names, optimizer_type, optimizer_types, schedule_types
+from dsgen.catalog.optimizers import class_names, optimizer_type, optimizer_types, schedule_types, torch_schedules
 
 
 def test_types_of_the_newest_version():
@@ -44,6 +46,18 @@ def test_every_type_has_a_name_and_every_parameter_a_kind(version):
             for name, kind in each.parameters.items():
                 expected = "str" if isinstance(kind, list) else TYPES[kind]
                 assert expected in keys.get(f"{section}.params.{name}").types
+
+
+def test_schedules_of_torch_are_those_of_the_installed_one():
+    module = pytest.importorskip("torch.optim.lr_scheduler")
+    for name, known in torch_schedules().items():
+        arguments = [
+            each
+            for each in inspect.signature(getattr(module, name).__init__).parameters.values()
+            if each.name not in ("self", "optimizer")
+        ]
+        assert known.names == tuple(each.name for each in arguments), name
+        assert known.required == tuple(each.name for each in arguments if each.default is each.empty), name
 
 
 def test_names_of_types_that_are_gone():

@@ -150,9 +150,26 @@ def test_a_config_in_place_of_a_files_name() -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [("w0 slots=4\nw1:4\n", [("HST001", 2)]), ("w0 slots=4\nw1 slots=4\n", []), ("\xff", [("DOC001", 1)])],
+)
+def test_the_hostfile_is_linted_and_shown(tmp_path: Path, hosts: str, expected: list[tuple[str, int]]) -> None:
+    (tmp_path / "hosts").write_bytes(hosts.encode("latin-1"))
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(f"{HEAD}num_machines: 2\ndeepspeed_config: {{zero_stage: 2, deepspeed_hostfile: hosts}}\n")
+    linted = lint_file(path, Options())
+    assert linted is not None
+    found = [each for each in linted.findings if each.severity.value != "info"]
+    assert [(each.code, each.position.line) for each in found] == expected
+    assert {each.position.file for each in found} <= {str(tmp_path / "hosts")}
+
+
 def test_a_config_in_json(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.json"
-    path.write_text('{"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2, "zero_stag": 3}}')
+    path.write_text(
+        '{"distributed_type": "DEEPSPEED", "num_processes": 8, "deepspeed_config": {"zero_stage": 2, "zero_stag": 3}}'
+    )
     linted = lint_file(path, Options())
     assert linted is not None and linted.kind == "accelerate"
     assert [(each.code, each.path) for each in linted.findings] == [("ACC004", "deepspeed_config.zero_stag")]

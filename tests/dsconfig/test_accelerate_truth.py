@@ -17,6 +17,7 @@ from dsgen.dsconfig.accelerate import accelerates_config
 from dsgen.lint.lint import lint_bytes
 from dsgen.lint.options import Options
 from dsgen.rules.accelerate import DISTRIBUTED_TYPES, KEYS, LAUNCHERS, TOP_KEYS
+from dsgen.rules.auto import FILLED_BY_TRAINER
 
 FILE = "deepspeed_config_file: '{\"zero_optimization\": {}}'"
 HEAD = "distributed_type: DEEPSPEED\nnum_processes: 4\nmain_process_port: 0\n"
@@ -160,3 +161,62 @@ def test_the_config_is_the_one_that_accelerate_makes(name: str, told: dict[str, 
 
 def test_a_missing_file_is_refused_where_it_is_missing(told: dict[str, Any]) -> None:
     assert told["configs"]["missing"].startswith("ValueError: Expected a string path to an existing deepspeed config")
+
+
+AUTOS: dict[str, dict[str, Any]] = {
+    "filled": {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}},
+    "accelerates own": {
+        "zero_optimization": {"stage": "auto", "offload_param": {"device": "auto", "nvme_path": "auto"}}
+    },
+    "gathering": {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": "auto"}},
+    "printing": {"zero_optimization": {}, "steps_per_print": "auto"},
+    "left": {"zero_optimization": {"overlap_comm": "auto"}},
+    "left below": {"zero_optimization": {"offload_optimizer": {"device": "none", "pin_memory": "auto"}}},
+    "another name": {"zero_optimization": {"gather_16bit_weights_on_model_save": "auto"}},
+    "old name": {"zero_optimization": {}, "bfloat16": {"enabled": "auto"}},
+    "deepspeeds own": {"zero_optimization": {}, "data_types": {"keep_in_fp32_modules": "auto"}},
+    "parameter": {"zero_optimization": {}, "optimizer": {"type": "AdamW", "params": {"torch_adam": "auto"}}},
+    "section": {"zero_optimization": {"offload_optimizer": "auto"}},
+    "switch": {"zero_optimization": True},
+    "no zero": {},
+}
+ASK_AUTO = """
+import json, sys
+from accelerate.utils import DeepSpeedPlugin
+asked, filled = json.load(sys.stdin)
+told = {}
+for name, config in asked.items():
+    try:
+        # as Accelerator and its prepare do
+        plugin = DeepSpeedPlugin(hf_ds_config=config)
+        plugin.set_mixed_precision("no")
+        plugin.deepspeed_config_process(must_match=False, **dict.fromkeys(filled, 1))
+        told[name] = None
+    except Exception as error:
+        told[name] = f"{type(error).__name__}: {error}"
+json.dump(told, open("told", "w"))
+"""
+
+
+def test_autos_that_are_left_stop_accelerate(tmp_path: Path) -> None:
+    if importlib.util.find_spec("accelerate") is None or importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("the real accelerate is asked; install the extra `train`")
+    asked = {
+        name: {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": "auto", **config}
+        for name, config in AUTOS.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_AUTO],
+        input=json.dumps([asked, sorted(FILLED_BY_TRAINER)]),
+        env={**os.environ, "DS_ACCELERATOR": "cpu", "HF_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, answer in json.loads((tmp_path / "told").read_text()).items():
+        linted = lint_bytes(json.dumps(asked[name]).encode(), "ds_config.json", Options())
+        assert linted is not None
+        errors = {each.code for each in linted.findings if each.severity.value == "error"}
+        assert errors <= {"AUT002", "ACC014", "ZRO006"}
+        assert bool(errors) == (answer is not None), (name, answer, errors)

@@ -93,6 +93,7 @@ def test_what_fits(config: dict[str, Any]) -> None:
         ({"tensor_parallel": {"dtype": "bf16"}}, "$.tensor_parallel"),
         ({"train_batch_size": 1.5}, "$.train_batch_size"),
         ({"communication_data_type": "bfloat16"}, "$.communication_data_type"),
+        ({"data_types": {"keep_in_fp32_modules": "inv_freq"}}, "$.data_types.keep_in_fp32_modules"),
         ({"compile": {"passes": ["z2"]}}, "$.compile.passes[0]"),
         ({"optimizer": {"type": "AdmaW"}}, "$.optimizer.type"),
         ({"optimizer": {"type": "OneBitAdam"}}, "$.optimizer.type"),

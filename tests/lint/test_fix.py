@@ -64,8 +64,8 @@ def test_a_key_moves_from_behind_its_section(tmp_path: Path) -> None:
 
 
 def test_a_section_is_made_where_there_is_none(tmp_path: Path) -> None:
-    text = '{"train_batch_size": 8, "overlap_comm": false}'
-    assert mended(tmp_path, text) == '{"train_batch_size": 8, "zero_optimization": {"overlap_comm": false}}'
+    text = '{"train_batch_size": 8, "stage": 2}'
+    assert mended(tmp_path, text) == '{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'
 
 
 def test_what_stands_there_already_is_left_to_people(tmp_path: Path) -> None:

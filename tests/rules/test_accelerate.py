@@ -74,9 +74,15 @@ def test_nothing_is_found_in_a_good_config(section: str, top: str) -> None:
         ),
         ("zero_stage: 2", "num_machines: 2", ("ACC011", "warning", "num_machines")),
         (
-            "zero_stage: 2, deepspeed_multinode_launcher: mpirun, deepspeed_hostfile: h",
+            "zero_stage: 2, deepspeed_hostfile: no-such-folder/hostfile",
             "num_machines: 2",
-            ("ACC012", "error", f"{SECTION}.deepspeed_multinode_launcher"),
+            ("ACC016", "warning", f"{SECTION}.deepspeed_hostfile"),
+        ),
+        ("zero_stage: 2, deepspeed_hostfile: no-such-folder/hostfile", "num_machines: 1", None),
+        (
+            "zero_stage: 2, deepspeed_hostfile: no-such-folder/hostfile, deepspeed_multinode_launcher: standard",
+            "num_machines: 2",
+            None,
         ),
         (
             "zero_stage: 2, deepspeed_multinode_launcher: standard",
@@ -86,10 +92,44 @@ def test_nothing_is_found_in_a_good_config(section: str, top: str) -> None:
         ("zero_stage: 2, gradient_clipping: 0", "", ("ACC015", "warning", f"{SECTION}.gradient_clipping")),
     ],
 )
-def test_findings(section: str, top: str, expected: tuple[str, str, str]) -> None:
+def test_findings(section: str, top: str, expected: tuple[str, str, str] | None) -> None:
     found = lint(section, top=top)
-    assert said([each for each in found if each.code.startswith("ACC")]) == [expected]
-    assert [each.code for each in found if each.severity is Severity.ERROR] in ([], [expected[0]])
+    wanted = [expected] if expected else []
+    assert said([each for each in found if each.code.startswith("ACC")]) == wanted
+    assert [each.code for each in found if each.severity is Severity.ERROR] in ([], [code for code, _, _ in wanted])
+
+
+def test_a_launcher_that_nobody_has() -> None:
+    found = lint("zero_stage: 2, deepspeed_multinode_launcher: mpirun", top="num_machines: 2")
+    assert ("ACC012", "error", f"{SECTION}.deepspeed_multinode_launcher") in said(found)
+
+
+@pytest.mark.parametrize(
+    ("said_of_it", "machines", "severity"),
+    [
+        ("", 1, "warning"),
+        ("num_processes: -1", 1, "warning"),
+        ("num_processes: null", 1, "warning"),
+        ("num_processes: 0", 1, "error"),
+        ("num_processes: -2", 1, "error"),
+        ("num_processes: 2.0", 1, "error"),
+        ("num_processes: true", 1, "error"),
+        ("num_processes: '2'", 1, None),
+        ("num_processes: '2'", 2, "error"),
+        ("num_processes: 1", 2, "error"),
+        ("num_processes: 2", 2, None),
+    ],
+)
+def test_processes(said_of_it: str, machines: int, severity: str | None) -> None:
+    text = f"distributed_type: DEEPSPEED\n{said_of_it}\nnum_machines: {machines}\n"
+    text += f"{SECTION}: {{zero_stage: 2, deepspeed_multinode_launcher: standard}}\n"
+    found = said(lint_text(text, "accelerate.yaml"))
+    assert found == ([("ACC017", severity, "num_processes")] if severity else [])
+
+
+def test_messages_speak_of_accelerates_keys() -> None:
+    found = [each for each in lint("zero_stage: 7, offload_optimizer_device: gpu") if each.code == "KEY003"]
+    assert [each.message.partition(":")[0] for each in found] == ["zero_stage", "offload_optimizer_device"]
 
 
 @pytest.mark.parametrize(("type", "help"), [("deepspeed", "write DEEPSPEED"), ("DEEPSPED", "write DEEPSPEED")])

@@ -99,7 +99,11 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]]
     ({MICRO: 2, GLOBAL: 16} | TENSOR, {"world_size": 8}, []),
     (TENSOR, {}, [("BAT005", "info", "tensor_parallel.autotp_size")]),
     ({MICRO: None}, {}, [("BAT004", "error", MICRO)]),
-    ({MICRO: None}, {"framework": "transformers"}, [("BAT004", "warning", MICRO)]),
+    ({MICRO: None}, {"framework": "transformers"}, [("BAT004", "error", MICRO)]),
+    # KEY001 says what is meant
+    ({MICRO: None, "micro_batch_size": 2}, {}, []),
+    ({MICRO: None, "train_batch": 2}, {}, []),
+    ({MICRO: None, "seed": 2}, {}, [("BAT004", "error", MICRO)]),
     ({MICRO: "auto"}, {}, []),
     ({"sequence_parallel_size": 2}, TWO, [("BAT006", "warning", "sequence_parallel_size")]),
     (

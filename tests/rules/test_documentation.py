@@ -45,6 +45,7 @@ SOUND: dict[str, Any] = {
 
 FILES = {
     "ds_config": "ds_config.json",
+    "yaml": "ds_config.yaml",
     "recipe": "job.yaml",
     "accelerate": "accelerate.yaml",
     "hostfile": "hostfile",
@@ -69,7 +70,8 @@ def lint(each: Documentation, sample: Sample, folder: Path) -> list[Finding]:
     said = lint_command.make_context("lint", [*shlex.split(each.options), str(path)]).params
     job = {name: said[name] for name in JOB if said[name] is not None}
     linted = lint_file(path, Options(job=job_named(**job)))
-    assert linted is not None and (linted.kind or each.kind) == each.kind
+    kind = "ds_config" if each.kind == "yaml" else each.kind
+    assert linted is not None and (linted.kind or kind) == kind
     return list(linted.findings)
 
 

@@ -320,3 +320,108 @@ def test_keys_that_were_renamed(config: dict[str, Any], version: str, name: str)
 def test_keys_of_other_versions(config: dict[str, Any], version: str, history: str) -> None:
     (found,) = lint_config(config, "KEY001", deepspeed=version)
     assert found.message.endswith(history)
+
+
+@pytest.mark.parametrize("name", ["seed", "hidden_size", "num_epochs", "mpu", "block_size"])
+def test_keys_of_far_sections_are_only_unknown(name: str) -> None:
+    (found,) = lint_config({name: 1}, "KEY")
+    assert (found.code, found.help, found.fix) == ("KEY001", "remove it", ())
+
+
+def test_a_section_that_the_config_has_may_be_meant() -> None:
+    (found,) = lint_config({"block_size": 1, "aio": {"queue_depth": 8}}, "KEY")
+    assert (found.code, found.help, found.fix) == ("KEY009", "write it as aio.block_size", ())
+
+
+CPU = {"device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "to"),
+    [
+        ({"offload_optimizer": CPU}, ("zero_optimization", "offload_optimizer")),
+        ({"offload_optimizer": CPU, "zero_optimization": None}, None),
+        ({"offload_optimizer": CPU, "zero_optimization": {"overlap_comm": True}}, None),
+        ({"offload_param": CPU}, None),
+        ({"offload_param": CPU, "zero_optimization": {"stage": 3}}, ("zero_optimization", "offload_param")),
+        ({"overlap_comm": True, "zero_optimization": None}, None),
+        ({"optimizer": {"type": "AdamW", "lr": 1e-4, "params": {}}}, ("optimizer", "params", "lr")),
+        ({"optimizer": {"type": "AdamW", "lr": 1e-4, "params": {"lr": 1e-4}}}, None),
+    ],
+)
+def test_keys_move_where_they_do_something(changes: dict[str, Any], to: tuple[str, ...] | None) -> None:
+    (found,) = lint_config(changes, "KEY009")
+    assert [edit.to for edit in found.fix] == ([to] if to else [])
+    assert found.help.endswith("and take stage 3") == (changes == {"offload_param": CPU})
+    assert ("say the stage there" in found.help) == (
+        "stage" not in (changes.get("zero_optimization", {"stage": 2}) or {})
+    )
+
+
+def test_a_key_that_another_name_stands_for() -> None:
+    (found,) = lint_config({"load_universal_checkpoint": True}, "KEY")
+    assert found.help == "did you mean checkpoint.load_universal?"
+
+
+def test_the_help_offers_what_the_repair_writes() -> None:
+    (found,) = lint_config({"zero_optimization": {"stage": 2, "overlap_com": True}}, "KEY001")
+    assert found.help == "did you mean overlap_comm?"
+    assert [edit.to for edit in found.fix] == [("zero_optimization", "overlap_comm")]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "help", "fixed"),
+    [
+        ("zero_optimization.offload_optimizer.device", "CPU", 'write "cpu"', True),
+        ("zero_optimization.reduce_bucket_size", "5e8", "write 500000000", True),
+        ("gradient_clipping", "1.0", "write 1.0", True),
+        ("gradient_accumulation_steps", "2", "write 2", True),
+        ("fp16.loss_scale", "dynamic", "write 0, which means dynamic", False),
+        ("communication_data_type", "float16", 'write "fp16"', False),
+        ("communication_data_type", "bfp16", 'write "bf16"', False),
+        ("wall_clock_breakdown", "false", "write false", False),
+        ("zero_optimization.offload_optimizer.device", "gpu", "DeepSpeed's own default is 'none'", False),
+        ("zero_optimization.leaf_module.classes", [1], "write names in quotes", False),
+    ],
+)
+def test_what_to_write_instead(path: str, value: Any, help: str, fixed: bool) -> None:
+    changes: dict[str, Any] = {}
+    section = changes
+    *above, name = path.split(".")
+    for part in above:
+        section = section.setdefault(part, {"stage": 2} if part == "zero_optimization" else {})
+    section[name] = value
+    (found,) = lint_config(changes, "KEY003")
+    assert (found.severity.value, found.help) == ("error", help)
+    assert bool(found.fix) == fixed
+
+
+def test_text_that_deepspeed_cannot_add_up() -> None:
+    (found,) = lint_config({"wall_clock_breakdown": "false"}, "KEY003")
+    assert found.message.endswith("DeepSpeed stops with a TypeError")
+
+
+def test_steps_between_steps() -> None:
+    (found,) = lint_config({"steps_per_print": 10.5}, "KEY003")
+    assert (found.severity.value, found.help) == ("warning", "write 10")
+
+
+@pytest.mark.parametrize(
+    ("name", "since", "help"),
+    [
+        ("amp", "gone since 0.19.8", "remove it; take fp16, bf16 or torch_autocast instead"),
+        ("nebula", "gone since 0.19.7", "remove it; checkpoints are saved by torch.save"),
+        ("curriculum_learning", "gone since 0.19.8", "write it as data_efficiency.data_sampling.curriculum_learning"),
+        ("eigenvalue", "which it no longer has", "remove it"),
+    ],
+)
+def test_since_when_a_key_is_gone(name: str, since: str, help: str) -> None:
+    (found,) = lint_config({name: {}}, "KEY002")
+    assert found.message.endswith(since)
+    assert found.help == help
+
+
+@pytest.mark.parametrize(("value", "help"), [(False, "remove it"), (True, "write zero_optimization.offload_optimizer")])
+def test_an_old_switch(value: bool, help: str) -> None:
+    (found,) = lint_config({"zero_optimization": {"stage": 2, "cpu_offload": value}}, "KEY005")
+    assert found.help == help

@@ -138,6 +138,11 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]]
     (optimizer("AdamW", weight_decay=-1, torch_adam=True), {}, [("OPT003", "error", at("weight_decay"))]),
     (optimizer("AdamW", amsgrad=1, torch_adam=True), {}, [("OPT003", "warning", at("amsgrad"))]),
     (optimizer("AdamW", lr="auto", betas="auto"), {}, []),
+    (optimizer("AdamW", torch_adam="true"), {}, [("OPT003", "warning", at("torch_adam"))]),
+    (optimizer("AdamW", torch_adam="false"), {}, [("OPT003", "error", at("torch_adam"))]),
+    (NONE, {"client_optimizer": "torch.optim.AdamW"}, []),
+    (NONE, {"client_optimizer": "torch.optim.SGD"}, [("OPT004", "error", "zero_optimization.stage")]),
+    (NONE, {"client_optimizer": "None"}, [("OPT009", "error", "optimizer")]),
     (optimizer("SGD"), {}, [("OPT004", "error", "optimizer.type")]),
     (optimizer("SGD") | zero(0), {}, []),
     (NONE, {"client_optimizer": "SGD"}, [("OPT004", "error", "zero_optimization.stage")]),
@@ -185,3 +190,36 @@ def test_in_a_ds_config(changes: dict[str, Any], job: dict[str, Any], expected: 
 def test_what_becomes_of_a_job_without_an_optimizer(stage: int, effect: str) -> None:
     (finding,) = lint_config(NONE | zero(stage), "OPT009")
     assert finding.message.endswith(f"unless the script passes one to deepspeed.initialize, {effect}")
+
+
+@pytest.mark.parametrize(
+    ("params", "name", "to"),
+    [
+        ({"weight_deacy": 0.1}, "weight_decay", "weight_decay"),
+        ({"learning_rate": 1e-4}, "lr", None),  # beside an lr
+        ({"epsilon": 1e-8}, "eps", "eps"),
+        ({"decay": 0.1}, "weight_decay", None),
+    ],
+)
+def test_what_a_parameter_is_called(params: dict[str, Any], name: str, to: str | None) -> None:
+    (finding,) = lint_config(optimizer("AdamW", **params), "OPT002")
+    assert finding.help == f"did you mean {name}?"
+    assert [edit.to for edit in finding.fix] == ([("optimizer", "params", to)] if to else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "help"),
+    [
+        ("FusedAdam", "write AdamW: DeepSpeed builds its FusedAdam for that"),
+        ("DeepSpeedCPUAdam", "write AdamW: DeepSpeed builds its DeepSpeedCPUAdam for that with offload_optimizer"),
+        ("FusedLamb", "write Lamb: DeepSpeed builds its FusedLamb for that"),
+    ],
+)
+def test_classes_that_are_no_types(name: str, help: str) -> None:
+    (finding,) = lint_config(optimizer(name), "OPT001")
+    assert finding.help == help
+
+
+def test_the_decay_that_nobody_said() -> None:
+    (finding,) = lint_config(optimizer("Adam", torch_adam=True), "OPT005")
+    assert "whose weight decay is 0.01 where none is said" in finding.message

@@ -117,6 +117,11 @@ def decay(**params: Any) -> dict[str, Any]:
     return schedule("WarmupDecayLR", **{"total_num_steps": 100, "warmup_max_lr": 1e-5, **params})
 
 
+def of_torch(type: str, **params: Any) -> dict[str, Any]:
+    """A schedule of torch where DeepSpeed's optimizer takes it: at stage 0 in fp32."""
+    return schedule(type, **params) | {"zero_optimization": {"stage": 0}, "bf16": None}
+
+
 def cycle(first: float) -> dict[str, Any]:
     return schedule("OneCycle", cycle_min_lr=0.0, cycle_max_lr=1e-5, cycle_first_step_size=first)
 
@@ -152,6 +157,15 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]]
         [("SCH008", "error", "scheduler.type")],
     ),
     (schedule("StepLR", step_size=10) | {"zero_optimization": {"stage": 0}, "bf16": None}, {}, []),
+    ({"scheduler": {}}, {}, [("SCH009", "warning", "scheduler")]),
+    (of_torch("StepLR", step_size=10, last_epoch=-1), {}, []),
+    (of_torch("StepLR", step_size=10, gama=1), {}, [("SCH001", "error", at("gama"))]),
+    (of_torch("StepLR", step_size=10, verbose=True), {}, [("SCH001", "warning", at("verbose"))]),
+    (of_torch("StepLR"), {}, [("SCH003", "error", "scheduler.params")]),
+    (of_torch("LambdaLR"), {}, [("SCH003", "error", "scheduler.type")]),
+    (of_torch("LambdaLR", lr_lambda="x"), {}, [("SCH003", "error", "scheduler.type")]),
+    # what the schedule does not take cannot override anything
+    (schedule("WarmupCosineLR", total_num_steps=9, warmup_max_lr=1), {}, [("SCH001", "error", at("warmup_max_lr"))]),
     ({"scheduler": {"type": "WarmupLR"}}, {}, [("SCH009", "error", "scheduler")]),
     ({"scheduler": {"type": "WarmupDecayLR"}}, {}, [("SCH009", "error", "scheduler")]),
     ({"scheduler": {"params": {"warmup_num_steps": 10}}}, {}, [("SCH009", "error", "scheduler")]),
@@ -177,3 +191,33 @@ def test_what_the_peak_is_instead() -> None:
     assert finding.message == "WarmupDecayLR without warmup_max_lr peaks at 0.001, not at the optimizer's lr 1e-05"
     (finding,) = lint_config(schedule("WarmupDecayLR", total_num_steps="auto"), "SCH011")
     assert finding.help == 'give warmup_max_lr: "auto"'
+
+
+@pytest.mark.parametrize(
+    ("config", "help", "to"),
+    [
+        (schedule("WarmupLR", warmup_num_step=10), "did you mean warmup_num_steps?", "warmup_num_steps"),
+        (of_torch("StepLR", step_size=1, gama=1), "did you mean gamma?", "gamma"),
+        (schedule("WarmupLR", warmup_num_step=10, warmup_num_steps=10), "did you mean warmup_num_steps?", None),
+        (schedule("WarmupLR", steps=10), "did you mean warmup_num_steps?", None),
+        (
+            schedule("WarmupCosineLR", total_num_steps=9, warmup_max_lr=1),
+            "remove it: WarmupCosineLR peaks at the optimizer's lr",
+            None,
+        ),
+        (
+            schedule("WarmupCosineLR", total_num_steps=9, warmup_min_lr=0),
+            "write warmup_min_ratio: the rate at the start as a part of the optimizer's lr",
+            None,
+        ),
+    ],
+)
+def test_what_a_parameter_is_called(config: dict[str, Any], help: str, to: str | None) -> None:
+    (finding,) = lint_config(config, "SCH001")
+    assert finding.help == help
+    assert [edit.to for edit in finding.fix] == ([("scheduler", "params", to)] if to else [])
+
+
+def test_warmup_of_nothing() -> None:
+    (finding,) = lint_config(schedule("WarmupLR", warmup_num_steps=0), "SCH002")
+    assert finding.help == "write 1, or more"

@@ -176,3 +176,12 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]]
 @pytest.mark.parametrize(("changes", "job", "expected"), CONFIGS)
 def test_in_a_ds_config(changes: dict[str, Any], job: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
     assert said(lint_config(changes, "ZRO", **job)) == expected
+
+
+@pytest.mark.parametrize("key", ["gather_16bit_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"])
+def test_split_weights_are_gathered_at_any_stage(key: str) -> None:
+    config = {"zero_optimization": {"stage": 1, key: True}}
+    (finding,) = lint_config(config | {"tensor_parallel": {"autotp_size": 4}}, "ZRO001")
+    assert (finding.severity.value, finding.help) == ("info", "keep it where transformers or accelerate trains")
+    (finding,) = lint_config(config, "ZRO001")
+    assert (finding.severity.value, finding.help) == ("warning", "remove it, or take stage 3")
