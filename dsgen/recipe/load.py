@@ -69,10 +69,20 @@ def load_recipe(path: FilePath, overrides: Iterable[str] = (), *, data: bytes | 
     """
     inputs: list[Input] = []
     document = _load_chain(path, path.parent, (), inputs, data=data)
+    loaded = LoadedRecipe(path=path, folder=path.parent, document=document, inputs=tuple(inputs), overrides=())
+    return overridden(loaded, overrides)
+
+
+def overridden(loaded: LoadedRecipe, overrides: Iterable[str]) -> LoadedRecipe:
+    """The recipe with more `PATH=VALUE` overrides, applied in order.
+
+    Raises DocumentError for one that cannot be read or applied.
+    """
     overrides = tuple(overrides)
+    document = loaded.document
     for text in overrides:
         document = _apply_override(document, text)
-    return LoadedRecipe(path=path, folder=path.parent, document=document, inputs=tuple(inputs), overrides=overrides)
+    return replace(loaded, document=document, overrides=(*loaded.overrides, *overrides))
 
 
 def _load_chain(

@@ -201,7 +201,9 @@ class Hardware(_Section):
     nodes: Positive | None = Field(None, le=10_000, description="Nodes; the number of `hosts` when those are given.")
     hosts: list[Text] | None = Field(None, min_length=1, description="Host names, the first one is the master.")
     host_memory: Bytes | None = Field(
-        None, gt=0, description="Memory of one node; for the memory estimate, which is not built yet."
+        None,
+        gt=0,
+        description="Memory of one node, for `dsgen estimate`; what such servers usually have when left out.",
     )
     cores: Positive | None = Field(None, description="CPU cores of one node.")
 
@@ -213,7 +215,7 @@ class Memory(_Section):
     headroom: Part = Field(
         0.1,
         lt=1,
-        description="Part of the memory that is to stay free; for the memory estimate, which is not built yet.",
+        description="Part of a device's and of a node's memory that is to stay free, for `dsgen estimate`.",
     )
 
 

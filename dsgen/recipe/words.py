@@ -100,13 +100,23 @@ def said_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     if zero is not None:
         stage = {} if zero.stage is None else {"stage": zero.stage}
         offload = {OFFLOAD_SECTIONS[name]: offload_config(part) for name, part in _offload(fields)}
-        config["zero_optimization"] = merged(others(zero) | stage, offload)
+        config["zero_optimization"] = merged(_zero_keys(zero) | stage, offload)
     if optimizer is not None:
         rate = {} if optimizer.lr is None else {"lr": optimizer.lr}
         config["optimizer"] = {"params": rate | others(optimizer)}
     if schedule is not None:
         config["scheduler"] = {"params": others(schedule)}
     return merged(config, raw_config(fields))
+
+
+def _zero_keys(zero: Any) -> dict[str, Any]:
+    """DeepSpeed's keys in `zero`; one that is null is left out, unless DeepSpeed knows none of that name."""
+    keys = load_keys()
+    return {
+        name: value
+        for name, value in others(zero).items()
+        if value is not None or keys.get(f"zero_optimization.{name}") is None
+    }
 
 
 def decided(fields: Mapping[str, Any]) -> dict[str, Decided]:

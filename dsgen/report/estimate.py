@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsgen.memory.report import MemoryReport
+from dsgen.planner.advice import Advice, Advised
 from dsgen.recipe.plan import Plan
-from dsgen.report.console import in_bytes, say
+from dsgen.report.console import in_bytes, printable, say
 
-_STYLE = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red", "unknown": "bold magenta"}
+STYLE = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red", "unknown": "bold magenta"}
 _BAR = 22
 _COLUMNS = 80
 
 
-def show_estimate(report: MemoryReport, plan: Plan, *, form: str) -> None:
-    """Print the verdict, the phases, and the parts at the peak."""
+def show_estimate(report: MemoryReport, plan: Plan, advised: Advised, assumed: Sequence[str], *, form: str) -> None:
+    """Print the verdict, the phases, the parts at the peak, what was assumed, and what would make the job fit."""
     if form == "json":
-        print(json.dumps(_content(report), indent=2, ensure_ascii=False))
+        print(json.dumps(_content(report, advised) | {"assumed": list(assumed)}, indent=2, ensure_ascii=False))
         return
     device, host = report.device, report.host
     devices = f"{plan.world_size} x {plan.device.id}"
     say(f"{plan.name}: {plan.architecture.name}, {devices}, ZeRO stage {plan.stage}, {plan.precision}")
-    say(f"{report.verdict}: {_verdict(report)}", style=_STYLE[report.verdict])
+    say(f"{report.verdict}: {_verdict(report)}", style=STYLE[report.verdict])
     say()
     whole = device.capacity_bytes or max(device.allocated_peak_bytes, 1)
     title = f"of {in_bytes(device.capacity_bytes)}" if device.capacity_bytes else "of the highest"
@@ -54,6 +55,50 @@ def show_estimate(report: MemoryReport, plan: Plan, *, form: str) -> None:
     for each in report.unmeasured:
         for line in textwrap.wrap(f"not measured: {each}", _COLUMNS, subsequent_indent="  "):
             say(line)
+    say_assumed(assumed)
+    _say_advice(report, advised)
+
+
+def say_assumed(assumed: Sequence[str]) -> None:
+    """Print what nobody said."""
+    for each in assumed:
+        for line in textwrap.wrap(f"assumed: {printable(each)}", _COLUMNS, subsequent_indent="  "):
+            say(line)
+
+
+def _say_advice(report: MemoryReport, advised: Advised) -> None:
+    if advised.advice:
+        say()
+        say(f"what makes it fit{' with room to spare' if report.verdict == 'tight' else ''}, cheapest first")
+    for number, each in enumerate(advised.advice, 1):
+        _say_changes(f"  {number}. ", each)
+    if advised.advice or report.verdict not in ("tight", "does not fit"):
+        return
+    say()
+    say("no settings make it fit: it takes more devices or hosts, or a smaller model")
+    if advised.closest is not None:
+        say("closest:")
+        _say_changes("  ", advised.closest)
+
+
+def _say_changes(start: str, advice: Advice) -> None:
+    indent = " " * len(start)
+    first, *others = (f"--set {override}" for override in advice.variant.overrides)
+    line = start + first
+    for word in others:
+        if len(line) + 1 + len(word) > _COLUMNS:
+            say(line)
+            line = indent + word
+        else:
+            line += f" {word}"
+    say(line)
+    report = advice.variant.report
+    for line in textwrap.wrap(f"{report.verdict}: {_verdict(report)}", _COLUMNS - len(indent)):
+        say(indent + line, style=STYLE[report.verdict])
+    costs = dict.fromkeys(change.cost for change in advice.changes)
+    for cost in costs:
+        for line in textwrap.wrap(f"cost: {cost}", _COLUMNS, initial_indent=indent, subsequent_indent=indent + "  "):
+            say(line)
 
 
 def _verdict(report: MemoryReport) -> str:
@@ -81,7 +126,18 @@ def _bar(size: int, whole: int) -> str:
     return "#" * filled + "." * (_BAR - filled)
 
 
-def _content(report: MemoryReport) -> dict[str, Any]:
+def _advice(advice: Advice) -> dict[str, Any]:
+    report = advice.variant.report
+    return {
+        "set": list(advice.variant.overrides),
+        "costs": [change.cost for change in advice.changes],
+        "verdict": report.verdict,
+        "device_total_peak_bytes": report.device.total_peak_bytes,
+        "host_peak_bytes": report.host.peak_bytes,
+    }
+
+
+def _content(report: MemoryReport, advised: Advised) -> dict[str, Any]:
     device, host = report.device, report.host
     return {
         "verdict": report.verdict,
@@ -122,5 +178,6 @@ def _content(report: MemoryReport) -> dict[str, Any]:
         },
         "profile": report.profile,
         "unmeasured": list(report.unmeasured),
-        "advice": [],
+        "advice": [_advice(each) for each in advised.advice],
+        "closest": _advice(advised.closest) if advised.closest else None,
     }

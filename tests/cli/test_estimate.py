@@ -16,6 +16,7 @@ from dsgen.cli.main import main_code
 from ..conftest import RECIPES
 
 Write = Callable[..., Path]
+CARD = {"device": "ascend-910b3-64g", "per_node": 8}
 TOO_LARGE: dict[str, Any] = {"model": "llama-2-70b", "zero": {"stage": 2}}
 
 
@@ -32,7 +33,7 @@ def test_json_of_a_job_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     for phase in device["phases"]:
         assert sum(phase["parts"].values()) == phase["allocated_bytes"]
     assert said["host"]["peak_bytes"] == sum(said["host"]["parts"].values())
-    assert said["advice"] == []
+    assert (said["advice"], said["closest"]) == ([], None)
 
 
 def test_a_job_that_does_not_fit_ends_with_1(write_recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,11 +43,52 @@ def test_a_job_that_does_not_fit_ends_with_1(write_recipe: Write, capsys: pytest
     assert "!" in said
 
 
-def test_text_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    for path in sorted(RECIPES.glob("*.yaml")):
-        main_code(["estimate", str(path)])
-        for line in capsys.readouterr().out.splitlines()[2:]:
-            assert len(line) <= 80, line
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "more", [(), ("--compare", "stage"), ("--set", "batch={sequence_length: 65536, micro: 64, accumulation: 1}")]
+)
+def test_text_fits_80_columns(path: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    main_code(["estimate", str(path), *more])
+    for line in capsys.readouterr().out.splitlines()[2:]:
+        assert len(line) <= 80, line
+        assert line == line.rstrip()
+
+
+def test_advice_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, too_much = str(RECIPES / "13b-zero2.yaml"), ("--set", "activation_checkpointing=none")
+    assert main_code(["estimate", recipe, *too_much]) == 1
+    text = capsys.readouterr().out
+    assert "what makes it fit, cheapest first\n  1. --set activation_checkpointing=full\n     fits: device " in text
+    assert main_code(["estimate", recipe, *too_much, "--format", "json"]) == 1
+    first = json.loads(capsys.readouterr().out)["advice"][0]
+    assert first["set"] == ["activation_checkpointing=full"]
+    assert main_code(["estimate", recipe, *too_much, "--format", "json", "--set", first["set"][0]]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["device"]["total_peak_bytes"] == first["device_total_peak_bytes"]
+    assert said["host"]["peak_bytes"] == first["host_peak_bytes"]
+
+
+def test_where_nothing_fits_the_closest_is_shown(write_recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_code(["estimate", str(write_recipe(**TOO_LARGE, hardware={**CARD, "host_memory": "64GiB"}))]) == 1
+    text = capsys.readouterr().out
+    assert "it takes more devices or hosts, or a smaller model\nclosest:\n  --set " in text
+
+
+def test_stages_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(RECIPES / "13b-zero2.yaml")
+    assert main_code(["estimate", recipe, "--compare", "stage"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (same,) = [line for line in lines if "fits*" in line]
+    assert same.startswith("2     none ")
+    assert main_code(["estimate", recipe, "--compare", "stage", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 16
+    for row in rows:
+        assert row["verdict"] in ("fits", "tight", "does not fit")
+    by_place = {(row["stage"], row["offload"], row["activation_checkpointing"]): row for row in rows}
+    chosen = by_place[2, "none", "full"]
+    assert [row for row in rows if row["same"]] == [chosen]
+    assert f"{chosen['device_total_peak_bytes'] / 2**30:.1f} GiB" in same
 
 
 def test_set_changes_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,3 +175,11 @@ def last_of_three() -> Iterator[Engine]:
     server = Engine(3, 2)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def alone() -> Iterator[Engine]:
+    """The only rank."""
+    server = Engine(1, 0)
+    yield server
+    server.close()

@@ -130,6 +130,7 @@ def test_no_package_imports_a_room_above_it() -> None:
         "dsconfig",
         "lint",
         "memory",
+        "planner",
         "render",
         "ascend_sim",
         "doctor",

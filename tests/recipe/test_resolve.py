@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsgen.findings import FindingsError
 from dsgen.recipe.check import check_recipe
 from dsgen.recipe.load import load_recipe
 from dsgen.recipe.plan import Plan
@@ -190,6 +191,14 @@ def test_accumulation_type(precision: str, stage: int, accumulation: int, expect
     )
     assert plan.accumulate == expected
     assert plan.ds_config.get("data_types", {}).get("grad_accum_dtype", "fp32") == expected
+
+
+def test_sums_of_an_offloaded_optimizer_leave_the_device(plan_of: Plans) -> None:
+    plan = plan_of(precision="bf16", zero="{stage: 2, offload: {optimizer: cpu}}")
+    assert plan.accumulate == "bf16"
+    assert "bf16 sums go to host memory" in reason(plan, "data_types.grad_accum_dtype")
+    assert plan_of(precision="fp16", zero="{stage: 2, offload: {optimizer: cpu}}").accumulate == "fp16"
+    assert plan_of(precision="bf16", zero="{stage: 2, offload: {optimizer: none}}").accumulate == "fp32"
 
 
 def test_precision_sections(plan_of: Plans) -> None:
@@ -633,3 +642,14 @@ def test_shipped_recipes_resolve(shipped_recipes: list[Path]) -> None:
         assert checked.findings == (), path
         section = resolve(checked).ds_config["zero_optimization"]
         assert all(type(value) is not float for value in section.values())
+
+
+def test_a_key_of_zero_that_is_null_is_left_out(plan_of: Plans) -> None:
+    """So --set can take a key out that another stage has no use for."""
+    said = plan_of(zero="{stage: 2, sub_group_size: null, overlap_comm: null, reduce_bucket_size: 1000000}")
+    section = said.ds_config["zero_optimization"]
+    assert (section["overlap_comm"], section["reduce_bucket_size"]) == (True, 1_000_000)
+    assert "sub_group_size" not in section
+    with pytest.raises(FindingsError) as refused:
+        plan_of(zero="{stage: 2, sub_group_sizes: null}")
+    assert [finding.code for finding in refused.value.findings] == ["KEY001"]

@@ -56,12 +56,14 @@ def resolve(checked: CheckedRecipe) -> Plan:
 
     micro, accumulation, total = decide_batch(recipe.batch, ranks, ledger)
     steps = decide_steps(recipe.length, total * recipe.batch.sequence_length, ledger)
-    accumulate = decide_accumulate(recipe.precision, recipe.zero.stage, accumulation, ledger)
     trainable = trainable_parameters(architecture, recipe.adapter)
     assert trainable is not None
     parameters = count_parameters(architecture)
     offload = recipe.zero.offload
     offload_optimizer = offload.optimizer.device if offload.optimizer else "none"
+    accumulate = decide_accumulate(
+        recipe.precision, recipe.zero.stage, offload_optimizer != "none", accumulation, ledger
+    )
     facts = Facts(
         architecture=architecture,
         parameters=parameters,

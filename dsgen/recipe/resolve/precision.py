@@ -9,8 +9,12 @@ from dsgen.recipe.resolve.ledger import SAID, Ledger
 from dsgen.recipe.schema import Precision
 
 
-def decide_accumulate(precision: Precision, stage: int, accumulation: int, ledger: Ledger) -> str:
-    """The gradient accumulation type (data_types.grad_accum_dtype)."""
+def decide_accumulate(precision: Precision, stage: int, offloaded: bool, accumulation: int, ledger: Ledger) -> str:
+    """The gradient accumulation type (data_types.grad_accum_dtype); `offloaded`: the optimizer is.
+
+    Stage 2 with offload: runtime/zero/stage_1_and_2.py, _use_compact_grad_partition_buffer and
+    async_accumulate_grad_in_cpu_via_gpu.
+    """
     kind = precision.type
     if kind == "fp32":
         derived, reason = "fp32", "fp32 throughout"
@@ -21,6 +25,12 @@ def decide_accumulate(precision: Precision, stage: int, accumulation: int, ledge
             kind,
             "at stage 1 fp32 accumulation would keep a full fp32 copy of the gradients on every rank (4 bytes per "
             "parameter)",
+        )
+    elif stage == 2 and offloaded:
+        derived, reason = (
+            kind,
+            "at stage 2 with the optimizer offloaded fp32 sums would stay on the device until the step (4 bytes per "
+            f"parameter over the ranks); {kind} sums go to host memory",
         )
     elif stage == 2:
         derived, reason = (
