@@ -15,14 +15,16 @@ from dsgen.catalog.deepspeed_keys import known_versions
 _FILE = "deepspeed/history.json"
 
 
-def first_version(path: str) -> str | None:
-    """The first known version that has the key; None for a key that none has."""
-    return _first(read_json(_FILE)["keys"].get(path))
-
-
 def last_version(path: str) -> str | None:
     """The last version that had the key; None for a key that the newest known version has, or that none has."""
     return _last(read_json(_FILE)["keys"].get(path))
+
+
+def next_version(path: str, version: str) -> str | None:
+    """The first version after the given one that has the key; None when none has."""
+    known = known_versions()
+    later = (start for start, *_ in read_json(_FILE)["keys"].get(path, ()) if known.index(start) > known.index(version))
+    return next(later, None)
 
 
 def default_changes(path: str) -> tuple[tuple[str, Any, Any], ...]:
@@ -54,10 +56,6 @@ def _has(path: str, version: str) -> bool:
         known.index(first) <= known.index(version) <= known.index(last[0] if last else known[-1])
         for first, *last in spans
     )
-
-
-def _first(spans: list[list[str]] | None) -> str | None:
-    return spans[0][0] if spans else None
 
 
 def _last(spans: list[list[str]] | None) -> str | None:

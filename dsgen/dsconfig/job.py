@@ -75,6 +75,7 @@ def version_named(text: str | None) -> str:
             ) from None
         return nearest_version(text)
     try:
+        text = text.strip().removeprefix("v")
         found = nearest_version(text)
         said = re.match(r"[\d.]*\d", text.strip())
         if said is None or not f"{found}.".startswith(f"{said[0]}."):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Literal
 
+from dsgen.catalog.lookup import alike
+
 Kind = Literal["ds_config", "recipe", "accelerate", "hostfile", "environment"]
 
 _CONFIG_KEYS = {
@@ -63,7 +65,7 @@ def kind_by_content(value: Any, *, yaml: bool) -> Kind | None:
         return "accelerate"
     if yaml and "schema" in value:
         return "recipe"
-    if _CONFIG_KEYS & value.keys() and other_kind(value) is None:
+    if other_kind(value) is None and (_CONFIG_KEYS & value.keys() or (not yaml and _nearly_said(value))):
         return "ds_config"
     return "recipe" if yaml and {"model", "zero", "batch", "extends"} & value.keys() else None
 
@@ -76,10 +78,19 @@ def is_surely(kind: Kind | None, value: Any, *, yaml: bool) -> bool:
         return "schema" in value and len(_RECIPE_KEYS & value.keys()) >= 2
     if kind == "ds_config" and not yaml:
         sections = ("zero_optimization", "fp16", "bf16", "optimizer", "scheduler")
-        return "train_micro_batch_size_per_gpu" in value or any(
-            isinstance(value.get(name), Mapping) for name in sections
-        )
+        if _BATCH_KEYS & value.keys() or any(isinstance(value.get(name), Mapping) for name in sections):
+            return True
+        return _nearly_said(value)
     return False
+
+
+_BATCH_KEYS = {"train_batch_size", "train_micro_batch_size_per_gpu"}
+_UNMISTAKABLE = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+
+
+def _nearly_said(value: Mapping[str, Any]) -> bool:
+    """Whether a key at the top is a misspelling of one that only a ds_config.json has."""
+    return any(alike(str(key), wanted) for key in list(value)[:200] for wanted in _UNMISTAKABLE)
 
 
 def other_kind(value: Any) -> str | None:

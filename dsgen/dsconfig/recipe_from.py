@@ -113,9 +113,14 @@ def recipe_from(config: Mapping[str, Any], job: Job, said: Surroundings) -> Impo
 def blocking(findings: tuple[Finding, ...], config: Mapping[str, Any], imported: Imported) -> tuple[Finding, ...]:
     """The findings of lint that stand in the way: errors that the import itself does not settle."""
     left_out = tuple(remark.path for remark in imported.of_kind("left-out"))
+    renamed = {remark.path for remark in imported.of_kind("renamed")}
 
     def settled_here(finding: Finding) -> bool:
         if finding.code in _SETTLED or lookup(config, finding.path) == "auto":
+            return True
+        if finding.code == "ZRO011":
+            return False  # an old name beside the new one: DeepSpeed refuses both together
+        if finding.code == "KEY001" and finding.path in renamed:
             return True
         if finding.code in _UNKNOWN:
             # What the lint would rename is a slip of the pen: somebody meant another key.

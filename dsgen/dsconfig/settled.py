@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsgen.catalog.deepspeed_keys import Keys
+from dsgen.catalog.deepspeed_keys import DEFAULT_VERSION, Keys
+from dsgen.catalog.key_history import renamed_to
 from dsgen.findings import Finding
 from dsgen.rules.view import lookup, truth
 
@@ -98,6 +99,13 @@ def _section(section: Mapping[str, Any], path: str, words: str, keys: Keys, out:
         inner = f"{path}.{name}" if path else str(name)
         if policy != "free" and path not in _PARAMETERS:
             key = keys.get(inner) if "." not in str(name) else None
+            today = renamed_to(inner, DEFAULT_VERSION)
+            if today is not None:
+                out.renamed[here] = today
+                out.names[today] = here
+                if today.rpartition(".")[2] not in section:
+                    found[today.rpartition(".")[2]] = value
+                continue
             if key is None:
                 if policy == "ignored" and inner not in keys.removed:
                     out.ignored[here] = "DeepSpeed knows no such key"

@@ -12,8 +12,9 @@ from dsgen.documents.json_reader import read_json_text
 from dsgen.documents.positions import Path, Span
 from dsgen.findings import Edit
 
-_PLAIN = {"bom"}
+_PLAIN = {"bom", "comment", "trailing-comma"}
 """Notes of a JSON document whose members can be moved about: it has commas and quotes where JSON has them."""
+_COMMENT = re.compile(r"//|#|/\*")
 
 
 def edited(document: Document, text: str, edit: Edit, *, yaml: bool) -> str | None:
@@ -84,8 +85,10 @@ def _moved(document: Document, text: str, edit: Edit) -> str | None:
         # The section is made where the member stands.
         return _spliced(text, (key[0], value[1]), f"{json.dumps(section[0])}: {{{name}: {content}}}")
     members = [path for path in document.key_spans if path[:-1] == section and path != edit.path]
-    if not members:
+    if _beside_a_comment(document, text, edit.path) or any(_beside_a_comment(document, text, each) for each in members):
         return None
+    if not members:
+        return _moved_into_nothing(document, text, edit, f"{name}: {content}")
     last = max(members, key=lambda path: document.key_spans[path])
     if last[: len(edit.path)] == edit.path:
         return None
@@ -99,6 +102,29 @@ def _moved(document: Document, text: str, edit: Edit) -> str | None:
         return rest[:at] + inserted + rest[at:]
     longer = text[:at] + inserted + text[at:]
     return _without(document, longer, edit.path)
+
+
+def _beside_a_comment(document: Document, text: str, path: Path) -> bool:
+    """Whether a comment stands in the line where a member ends, so that it would be torn from it."""
+    if not any(note.kind == "comment" for note in document.notes):
+        return False
+    end = document.spans[path][1]
+    return (
+        _COMMENT.search(text[document.key_spans[path][0] : text.find("\n", end) if "\n" in text[end:] else None])
+        is not None
+    )
+
+
+def _moved_into_nothing(document: Document, text: str, edit: Edit, member: str) -> str | None:
+    """A member moved into a section that is empty so far."""
+    start, end = document.spans[edit.to[:-1]]
+    if text[start + 1 : end - 1].strip() or text[start] != "{":
+        return None
+    filled = f"{{{member}}}"
+    if start < document.key_spans[edit.path][0]:
+        rest = _without(document, text, edit.path)
+        return None if rest is None or rest[:end] != text[:end] else rest[:start] + filled + rest[end:]
+    return _without(document, text[:start] + filled + text[end:], edit.path)
 
 
 def _moved_out(text: str, edit: Edit, member: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ def _mended(linted: Linted, request: Request) -> Mended:
         return Mended(before=linted, after=linted, repairs=0, old=old, new=old)
     for _ in range(_PASSES):
         edits = [edit for f in current.findings if f.position.file == linted.file for edit in f.fix]
-        done, text = _apply(text, linted.file, dict.fromkeys(edits))
+        done, text = _apply(text, linted.file, _undisputed(dict.fromkeys(edits)))
         if not done:
             break
         repairs += done
@@ -82,6 +83,14 @@ def _mended(linted: Linted, request: Request) -> Mended:
     if not repairs:
         return Mended(before=linted, after=linted, repairs=0, old=old, new=old)
     return Mended(before=linted, after=current, repairs=repairs, old=old, new=text)
+
+
+def _undisputed(edits: Iterable[Edit]) -> list[Edit]:
+    """The edits whose new place no other edit wants: which of two keys is meant, a person has to say."""
+    edits = list(edits)
+    keys = load_keys()
+    places = Counter(keys.canonical(".".join(map(str, edit.to))) for edit in edits if edit.to)
+    return [edit for edit in edits if not edit.to or places[keys.canonical(".".join(map(str, edit.to)))] == 1]
 
 
 def _apply(text: str, file: str, edits: Iterable[Edit]) -> tuple[int, str]:

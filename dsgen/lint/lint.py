@@ -64,7 +64,10 @@ def lint_bytes(data: bytes, file: str, options: Options, *, guess: bool = False)
         return None
     text = linted.sources.get(file, "")
     findings = [finding for finding in linted.findings if options.wants(finding)]
-    findings = list(suppressed(findings, text, file, options.wants_code))
+    lines = None
+    if linted.kind == "ds_config" and linted.document is not None and not is_yaml(file):
+        lines = {note.position.line for note in linted.document.notes if note.kind == "comment"}
+    findings = list(suppressed(findings, text, file, options.wants_code, lines))
     findings = [finding for finding in findings if options.wants(finding)]
     findings.sort(key=lambda f: (f.position.file != file, f.position.line, f.position.column, f.code))
     return replace(linted, findings=tuple(findings))

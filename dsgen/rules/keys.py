@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgen.catalog.deepspeed_keys import Key, Keys, known_versions, load_keys
-from dsgen.catalog.key_history import first_version, last_version, renamed_from, renamed_to
+from dsgen.catalog.key_history import last_version, next_version, renamed_from, renamed_to
 from dsgen.catalog.lookup import alike, nearest
 from dsgen.documents.positions import Path
 from dsgen.findings import Edit, Severity
@@ -100,11 +100,18 @@ def key_is_known(view: View) -> Iterator[Problem]:
         near = (str(fix[0].to[-1]),) if fix else near
         if not unknown.section and unknown.name in _MEANT:
             near = (_MEANT[unknown.name],)
+        elif unknown.comes_with is not None and unknown.renamed is None:
+            near = ()
+        elif near and alike(unknown.name, near[0]):
+            near = near[:1]
+        elif not near:
+            near = tuple(map(view.spell, _near_elsewhere(view.deepspeed, unknown.name)))
+        otherwise = f"remove it, or take DeepSpeed {unknown.comes_with}" if unknown.comes_with else "remove it"
         yield Problem(
             path=unknown.path,
             message=f"DeepSpeed {view.deepspeed} knows no key {unknown.name!r} {unknown.where}: {unknown.effect}"
             + unknown.history,
-            help=f"did you mean {' or '.join(near)}?" if near else "remove it",
+            help=f"did you mean {' or '.join(near)}?" if near else otherwise,
             on_key=True,
             fix=fix,
         )
@@ -203,11 +210,16 @@ class _Unknown:
     @property
     def near(self) -> tuple[str, ...]:
         """What it is called in this version; else keys of the section with a similar name, best first."""
-        path = ".".join(map(str, self.path))
-        renamed = renamed_to(path, self.version) or renamed_from(path, self.version)
-        if renamed is not None:
-            return (renamed.rpartition(".")[2],)
+        if self.renamed is not None:
+            return (self.renamed,)
         return () if "." in self.name else _near(self.version, self.section, self.name)
+
+    @property
+    def renamed(self) -> str | None:
+        """The name that it has in this version and did not have in another."""
+        path = ".".join(map(str, self.path))
+        name = renamed_to(path, self.version) or renamed_from(path, self.version)
+        return None if name is None else name.rpartition(".")[2]
 
     @property
     def belongs_to(self) -> tuple[str, ...]:
@@ -235,13 +247,20 @@ class _Unknown:
     @property
     def history(self) -> str:
         """Which other versions of DeepSpeed know it."""
-        path = load_keys(self.version).canonical(f"{self.section}.{self.name}" if self.section else self.name)
-        first, last = first_version(path), last_version(path)
-        if first is None or "." in self.name:
-            return ""
-        if last is not None and known_versions().index(last) < known_versions().index(self.version):
-            return f" ({last} was the last to know it)"
-        return f" (it came with {first})"
+        if self.comes_with is not None:
+            return f" (it comes with {self.comes_with})"
+        last = None if "." in self.name else last_version(self.newest_path)
+        return "" if last is None else f" ({last} was the last to know it)"
+
+    @property
+    def newest_path(self) -> str:
+        """The path by the names of the newest version."""
+        return load_keys().canonical(f"{self.section}.{self.name}" if self.section else self.name)
+
+    @property
+    def comes_with(self) -> str | None:
+        """The next version that knows it."""
+        return None if "." in self.name else next_version(self.newest_path, self.version)
 
     @property
     def effect(self) -> str:
@@ -293,6 +312,16 @@ def _near(version: str, section: str, name: str) -> tuple[str, ...]:
     return tuple(key.name for key in known if key.path.rpartition(".")[0] == beside)
 
 
+@functools.lru_cache(maxsize=4096)
+def _near_elsewhere(version: str, name: str) -> tuple[str, ...]:
+    """Paths of the keys of common sections that a name can only be a misspelling of."""
+    return tuple(
+        key.path
+        for key in load_keys(version)
+        if key.path.rpartition(".")[0] in _COMMON and not key.deprecated and alike(name, key.name)
+    )[:_MANY]
+
+
 def _rename(view: View, unknown: _Unknown) -> tuple[Edit, ...]:
     """The change of an unknown key into the only one that it can mean."""
     if not unknown.near or nearest(unknown.name, view.own_names.get(unknown.section, ())):
@@ -300,7 +329,7 @@ def _rename(view: View, unknown: _Unknown) -> tuple[Edit, ...]:
     best = unknown.near[0]
     section = lookup(view.config, unknown.path[:-1])
     if (
-        not alike(unknown.name, best)
+        not (alike(unknown.name, best) or unknown.renamed)
         or best in section
         or not _fits(view, f"{unknown.section}.{best}".lstrip("."), unknown.value)
     ):
@@ -347,7 +376,9 @@ def _with_stage(view: View, unknown: _Unknown) -> str:
 
 def _fits(view: View, path: str, value: Any) -> bool:
     key = view.keys.get(path)
-    return key is not None and value_problem(key, value) is None
+    if key is None:
+        return False
+    return value_problem(key, value) is None or _taken_as(view.keys, key, value) is not None
 
 
 @rule("KEY002")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from dsgen.documents.positions import Position
@@ -29,18 +29,22 @@ class _Comment:
 
 
 def suppressed(
-    findings: Iterable[Finding], text: str, file: str, looked_for: Callable[[str], bool] = lambda code: True
+    findings: Iterable[Finding],
+    text: str,
+    file: str,
+    looked_for: Callable[[str], bool] = lambda code: True,
+    comment_lines: Container[int] | None = None,
 ) -> Iterator[Finding]:
     """The findings that no comment of the file leaves out, and one for each comment that leaves nothing out.
 
     A comment behind a value covers its line, one on a line of its own the next line with content. It names codes or
     their beginnings: without any it would hide what nobody has thought of. `looked_for` says whether findings of a code
-    were wanted at all.
+    were wanted at all, `comment_lines` where comments start, if the reader of the file knows that.
     """
     if "dsgen:" not in text:
         yield from findings
         return
-    comments, wrong = _comments(text, file)
+    comments, wrong = _comments(text, file, comment_lines)
     for finding in findings:
         hits = [
             comment
@@ -62,13 +66,13 @@ def suppressed(
                 yield replace(unused, severity=Severity.INFO)
 
 
-def _comments(text: str, file: str) -> tuple[list[_Comment], list[Finding]]:
+def _comments(text: str, file: str, lines_with: Container[int] | None) -> tuple[list[_Comment], list[Finding]]:
     lines = text.splitlines()
     comments: list[_Comment] = []
     wrong: list[Finding] = []
     for number, line in enumerate(lines, 1):
         match = _COMMENT.match(line) if "dsgen:" in line else None
-        if match is None:
+        if match is None or (lines_with is not None and number not in lines_with):
             continue
         column = len(match["before"]) + 1
         codes = tuple(code.strip().upper() for code in (match["codes"] or "").strip("[]").split(",") if code.strip())

@@ -10,8 +10,8 @@ from dsgen.catalog import deepspeed_keys
 from dsgen.catalog.deepspeed_keys import known_versions, load_keys
 from dsgen.catalog.key_history import (
     default_changes,
-    first_version,
     last_version,
+    next_version,
     renamed_from,
     renamed_to,
 )
@@ -47,13 +47,13 @@ def test_shipped_history_is_that_of_the_shipped_versions():
         ("zero_optimization.mics_shard_size", "0.14.0", "0.19.6"),
         ("zero_optimization.zeropp_loco_param", "0.16.2", "0.19.7"),
         ("amp", "0.14.0", "0.19.7"),
-        ("compile", "0.14.0", None),  # not from 0.14.4 to 0.16.5
+        ("compile", "0.16.6", None),  # not from 0.14.4 on
         ("compile.backend", "0.14.0", "0.14.3"),
         ("nonsense", None, None),
     ],
 )
 def test_first_and_last_version(path, first, last):
-    assert (first_version(path), last_version(path)) == (first, last)
+    assert (next_version(path, "0.14.0"), last_version(path)) == (first if first != "0.14.0" else None, last)
 
 
 def test_default_changes():
@@ -75,7 +75,7 @@ def test_default_changes():
 )
 def test_renames(old, new, since):
     before = known_versions()[known_versions().index(since) - 1]
-    assert (last_version(old), first_version(new)) == (before, since)
+    assert (last_version(old), next_version(new, "0.14.0")) == (before, since)
     assert (renamed_to(old, before), renamed_to(old, since), renamed_to(old, "0.19.8")) == (None, new, new)
     assert (renamed_from(new, "0.14.0"), renamed_from(new, before), renamed_from(new, since)) == (old, old, None)
     assert load_keys(before).get(old).default == load_keys(since).get(new).default

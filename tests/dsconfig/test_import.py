@@ -513,6 +513,20 @@ def test_bad_configs_are_refused(config: Config, codes: set[str], tmp_path: Path
     assert {finding.code for finding in caught.value.findings} == codes
 
 
+@pytest.mark.parametrize("version", ["0.15.4", "0.19.8"])
+def test_renamed_keys_get_the_name_of_today(version: str, tmp_path: Path) -> None:
+    result = imported({**BASE, **zero(2), "aio": {"thread_count": 4}}, tmp_path, world_size=8, deepspeed=version)
+    assert result.imported.recipe["deepspeed"]["aio"] == {"intra_op_parallelism": 4}
+    assert not result.errors
+
+
+def test_an_old_switch_beside_the_new_section_is_refused(tmp_path: Path) -> None:
+    config = {**BASE, "zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": {"device": "cpu"}}}
+    with pytest.raises(FindingsError) as caught:
+        imported(config, tmp_path, world_size=8)
+    assert {finding.code for finding in caught.value.findings} == {"ZRO011"}
+
+
 def test_what_a_recipe_cannot_say_is_no_success(tmp_path: Path) -> None:
     result = imported({**BASE, **zero(1), "tensor_parallel": {"autotp_size": 4}}, tmp_path, world_size=8)
     assert result.errors

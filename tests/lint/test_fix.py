@@ -93,6 +93,38 @@ def test_two_keys_never_become_one(tmp_path: Path, text: str) -> None:
     assert not {"KEY006", "REA001"} & {finding.code for finding in linted[0].findings}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"train_batch_siz": 8, "train_batchsize": 16}',
+        '{"train_batch_size": 8, "overlap_comm": true, "zero_optimization": {"stage": 2, "overlap_com": false}}',
+    ],
+)
+def test_of_two_keys_that_mean_one_a_person_chooses(tmp_path: Path, text: str) -> None:
+    assert mended(tmp_path, text) == text
+
+
+def test_two_faults_of_one_key_are_both_repaired(tmp_path: Path) -> None:
+    text = BASE.replace('"gradient_clipping": 1.0', '"gradient_cliping": 1.0').replace('"stage": 2', '"stge": "2"')
+    assert mended(tmp_path, text) == BASE
+
+
+def test_a_key_moves_into_an_empty_section(tmp_path: Path) -> None:
+    text = '{"train_batch_size": 8, "lr": 1e-5, "optimizer": {"type": "AdamW", "params": {}}}'
+    assert mended(tmp_path, text) == text.replace('"lr": 1e-5, ', "").replace("{}", '{"lr": 1e-5}')
+
+
+def test_comments_stand_where_they_stood(tmp_path: Path) -> None:
+    text = (
+        '{\n  "train_batch_size": 8, // all ranks\n  "overlap_comm": true,\n  "zero_optimization": {"stage": 2},\n}\n'
+    )
+    assert mended(tmp_path, text) == (
+        '{\n  "train_batch_size": 8, // all ranks\n  "zero_optimization": {"stage": 2, "overlap_comm": true},\n}\n'
+    )
+    text = text.replace("true,", "true, // why")
+    assert mended(tmp_path, text) == text
+
+
 def test_a_key_moves_out_of_a_section_into_a_new_one(tmp_path: Path) -> None:
     text = '{\n  "bf16": {"enabled": false, "loss_scale": 0},\n  "train_batch_size": 8\n}\n'
     assert mended(tmp_path, text) == (

@@ -140,6 +140,22 @@ def test_broken_configs_in_folders_are_told(folder: Path, text: str) -> None:
     assert found == {"broken.json": True, "ds_config.json": False}
 
 
+@pytest.mark.parametrize(
+    "text", ['{"train_batch_size": 8}', '{"zero_optimisation": {"stage": 3}}', '{"train_batch_siz": 8, "fp61": {}}']
+)
+def test_misspelt_configs_in_folders_are_told(folder: Path, text: str) -> None:
+    (folder / "a.json").write_text(text)
+    assert [Path(each.file).name for each in lint_all([folder], Request())] == ["a.json", "ds_config.json"]
+
+
+def test_text_in_quotes_is_no_comment(folder: Path) -> None:
+    path = folder / "a.json"
+    path.write_text('{"train_batch_size": 8,\n "qux": "4 # dsgen: ignore[KEY001]"}')
+    assert codes(lint_all([path], Request())) == [["KEY001"]]
+    path.write_text('{"train_batch_size": 8,\n "qux": 4 # dsgen: ignore[KEY001]\n}')
+    assert codes(lint_all([path], Request())) == [[]]
+
+
 def test_a_file_that_several_name_is_told_once(folder: Path) -> None:
     for name in ("a.yaml", "b.yaml"):
         (folder / name).write_text(

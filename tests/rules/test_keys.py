@@ -312,8 +312,8 @@ def test_keys_that_were_renamed(config: dict[str, Any], version: str, name: str)
     ("config", "version", "history"),
     [
         ({"aio": {"thread_count": 2}}, "0.19.8", "ignored without a word (0.16.3 was the last to know it)"),
-        ({"aio": {"intra_op_parallelism": 2}}, "0.16.3", "ignored without a word (it came with 0.16.4)"),
-        ({"zero_optimization": {"compute_grad_norm": True}}, "0.19.2", "refuses to start (it came with 0.19.7)"),
+        ({"aio": {"intra_op_parallelism": 2}}, "0.16.3", "ignored without a word (it comes with 0.16.4)"),
+        ({"zero_optimization": {"compute_grad_norm": True}}, "0.19.2", "refuses to start (it comes with 0.19.7)"),
         ({"zero_optimization": {"xyzzy": True}}, "0.19.2", "refuses to start"),
     ],
 )
@@ -424,4 +424,18 @@ def test_since_when_a_key_is_gone(name: str, since: str, help: str) -> None:
 @pytest.mark.parametrize(("value", "help"), [(False, "remove it"), (True, "write zero_optimization.offload_optimizer")])
 def test_an_old_switch(value: bool, help: str) -> None:
     (found,) = lint_config({"zero_optimization": {"stage": 2, "cpu_offload": value}}, "KEY005")
+    assert found.help == help
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "help"),
+    [
+        ({"tensor_parallel": {"autotp_size": 4}}, "0.14.0", "remove it, or take DeepSpeed 0.16.4"),
+        ({"compile": {"deepcompile": True}}, "0.15.4", "remove it, or take DeepSpeed 0.16.6"),
+        ({"zero_optimization": {"gradient_cliping": 1.0}}, "0.19.8", "did you mean gradient_clipping?"),
+        ({"gradient_cliping": 1.0}, "0.19.8", "did you mean gradient_clipping?"),
+    ],
+)
+def test_what_to_write_instead(config: dict[str, Any], version: str, help: str) -> None:
+    (found,) = lint_config(config, "KEY001", deepspeed=version)
     assert found.help == help
