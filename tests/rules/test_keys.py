@@ -436,6 +436,6 @@ def test_an_old_switch(value: bool, help: str) -> None:
         ({"gradient_cliping": 1.0}, "0.19.8", "did you mean gradient_clipping?"),
     ],
 )
-def test_what_to_write_instead(config: dict[str, Any], version: str, help: str) -> None:
+def test_what_the_help_names(config: dict[str, Any], version: str, help: str) -> None:
     (found,) = lint_config(config, "KEY001", deepspeed=version)
     assert found.help == help
