@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from dsgen.catalog.deepspeed_keys import load_keys
-from dsgen.rules.keys import LAUNCHER_KEYS, WITHOUT_EFFECT, value_problem
+from dsgen.rules.key_values import value_problem
+from dsgen.rules.keys import WITHOUT_EFFECT
+from dsgen.rules.unknown_keys import LAUNCHER_KEYS
 
 from .conftest import Case, Findings
 from .linted import lint_config

@@ -33,7 +33,10 @@ def test_codes_are_unique_and_a_family_has_one_prefix() -> None:
 
 def test_every_module_of_rules_is_listed() -> None:
     modules = {path.stem for path in Path(dsgen.rules.__file__).parent.glob("*.py")}
-    assert modules == {*FAMILIES, "__init__", "registry", "view", "documentation", "other_codes", "suppress"}
+    assert modules == {*FAMILIES, "__init__", "registry", "view", "documentation", "other_codes", "suppress"} | {
+        "key_values",
+        "unknown_keys",
+    }
 
 
 def test_rules_judge_in_three_ways() -> None:
