@@ -106,9 +106,13 @@ def test_peer_that_dies(ranks: NpuRanks, tmp_path: Path) -> None:
     assert time.monotonic() - begun < 60
     assert result.codes[1] == -9
     assert result.codes[0] not in (0, -9)
-    assert "error code is 507048" in result.console(0)
-    assert "EI0002" in result.console(0)
-    assert "remote rank [1]" in result.console(0)
+    # Whichever of torch_npu's two threads meets the time-out first speaks; its watchdog ends the process at once.
+    said = result.console(0)
+    if "HCCL watchdog thread terminated with exception" not in said:
+        assert "error code is 507048" in said
+        assert "EI0002" in said
+        assert "remote rank [1]" in said
+    assert "summed" not in said
 
 
 def test_collective_that_fails(ranks: NpuRanks, tmp_path: Path) -> None:
