@@ -104,6 +104,8 @@ def replace_file(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         shutil.copymode(real, fresh)
         fresh.replace(real)
-    except BaseException:
+    except BaseException as error:
         fresh.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk names no file
         raise

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dsgen.catalog.deepspeed_keys import known_versions, load_keys
+from dsgen.catalog.deepspeed_keys import load_keys
 from dsgen.cli.main import main_code
 from dsgen.documents.json_reader import read_json_text
 from dsgen.documents.yaml_reader import read_yaml_text
@@ -441,7 +441,6 @@ def test_old_names_are_listed(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.skipif("0.17.6" not in known_versions(), reason="no data on that version")
 def test_defaults_are_those_of_the_version_that_the_config_is_for(tmp_path: Path) -> None:
     config = {**BASE, **zero(2, offload_optimizer={"device": "cpu"})}
     old = imported(config, tmp_path, deepspeed="0.17.6").imported.recipe

@@ -10,8 +10,6 @@ from .linted import lint_config, said
 
 OFFLOAD = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 
-older = pytest.mark.skipif("0.19.2" not in known_versions(), reason="no keys of older versions")
-
 
 def test_clipping_that_is_not_said() -> None:
     (finding,) = lint_config({"gradient_clipping": None}, "VER")
@@ -28,7 +26,6 @@ def test_clipping_that_is_said(value: Any) -> None:
     assert lint_config(config, "VER", framework="transformers") == []
 
 
-@older
 def test_clipping_in_an_older_version() -> None:
     (finding, *_) = lint_config({"gradient_clipping": None}, "VER001", deepspeed="0.19.2")
     assert "DeepSpeed 0.19.2 does not clip, versions from 0.19.3 on clip to a norm of 1.0" in finding.message
@@ -55,7 +52,6 @@ def test_pinning(zero: dict[str, Any], paths: list[str]) -> None:
     )
 
 
-@older
 def test_pinning_in_an_older_version() -> None:
     (finding,) = lint_config({"zero_optimization": OFFLOAD}, "VER002", deepspeed="0.19.4")
     assert "DeepSpeed 0.19.4 does not lock the host memory, versions from 0.19.5 on do" in finding.message
@@ -65,7 +61,6 @@ def test_the_newest_version_has_no_other_defaults_to_come() -> None:
     assert lint_config({}, "VER") == []
 
 
-@older
 def test_other_defaults_of_an_older_version() -> None:
     (overflow,) = lint_config({}, "VER003", deepspeed="0.19.2")
     assert (
@@ -75,7 +70,6 @@ def test_other_defaults_of_an_older_version() -> None:
     assert lint_config({"bf16": None, "fp16": {"enabled": True}}, "VER003", deepspeed="0.19.2") == []
 
 
-@older
 def test_printing_was_usual_once() -> None:
     found = lint_config({}, "VER003", deepspeed="0.14.0")
     assert any("steps_per_print is not said: it is 10 in DeepSpeed 0.14.0" in each.message for each in found)
