@@ -133,12 +133,17 @@ def _left_by_trainer(view: View) -> Iterator[Problem]:
     for_trainer = any(dotted(path) in FILLED_BY_TRAINER for path, _ in autos(view.config, keys))
     for path, canonical in autos(view.config, keys, own=for_trainer):
         name, key = dotted(path), keys.get(canonical)
-        if name in FILLED_BY_TRAINER or name == OVERWRITTEN:
+        if name in FILLED_BY_TRAINER or (name == OVERWRITTEN and for_trainer):
             continue
         if key is None and path[:2] not in (("optimizer", "params"), ("scheduler", "params")):
             continue  # an unknown key, which is said already
         severity = None
-        if name in FILLED_BY_ACCELERATE:
+        if name == OVERWRITTEN:
+            message = (
+                f"{path[-1]}: accelerate sets it itself, DeepSpeed alone fails on `auto` at the first optimizer step"
+            )
+            severity = Severity.WARNING
+        elif name in FILLED_BY_ACCELERATE:
             message = f"{path[-1]}: accelerate makes `auto` {FILLED_BY_ACCELERATE[name]}"
             severity = Severity.WARNING
         elif name in LOOKED_INTO:

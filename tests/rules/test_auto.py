@@ -123,3 +123,10 @@ def test_a_config_in_yaml(text: str, framework: str, severity: str | None, effec
 def test_a_number_that_is_not_finite_is_said_once(text: str, number: str) -> None:
     found = lint_text(text.replace("NUMBER", number), "ds_config.json", framework="native")
     assert [each.code for each in found if each.severity.value == "error"] == ["REA004"]
+
+
+def test_an_auto_that_only_accelerate_sets_is_told_where_nothing_else_says_trainer() -> None:
+    (found,) = lint_config({"steps_per_print": "auto"}, "AUT")
+    assert (found.code, found.severity.value, found.path) == ("AUT002", "warning", "steps_per_print")
+    with_trainer = lint_config({"steps_per_print": "auto", "train_batch_size": "auto"}, "AUT")
+    assert [each.code for each in with_trainer] == ["AUT001"]
