@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsgen.cli.options import set_option
+from dsgen.cli.options import profile_option, set_option
 from dsgen.findings import ExitCode
 
 if TYPE_CHECKING:
@@ -37,7 +37,16 @@ if TYPE_CHECKING:
 @click.option("--micro-batch", type=click.IntRange(1), metavar="N", help="Sequences per rank in one forward pass.")
 @click.option("--sequence-length", type=click.IntRange(1), metavar="N", help="Tokens in one training sequence.")
 @click.option("--client-optimizer", metavar="TYPE", help="Optimizer that the script passes to initialize.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@profile_option
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "html"]), default="text", help="Form of the output."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Write into FILE, which is overwritten (default: standard output).",
+)
 def command(
     recipe: Path | None,
     overrides: tuple[str, ...],
@@ -50,7 +59,9 @@ def command(
     micro_batch: int | None,
     sequence_length: int | None,
     client_optimizer: str | None,
+    profile: str | None,
     form: str,
+    output: Path | None,
 ) -> int:
     """Say how much device and host memory RECIPE needs, phase by phase and part by part.
 
@@ -82,12 +93,14 @@ def command(
         from dsgen.memory.estimate import estimate
         from dsgen.planner.advice import advise
         from dsgen.planner.compare import compare_stages
+        from dsgen.planner.profiles import find_calibration
         from dsgen.planner.variant import Variant
         from dsgen.recipe.check import check_recipe
         from dsgen.recipe.load import load_recipe
         from dsgen.recipe.resolve import resolve
         from dsgen.report.comparison import show_comparison
         from dsgen.report.estimate import show_estimate
+        from dsgen.report.output import printed_to
 
         assumed: tuple[str, ...] = ()
         if recipe is not None:
@@ -97,12 +110,20 @@ def command(
             loaded, assumed = _of_config(
                 config, model, device, world_size, per_node, micro_batch, sequence_length, client_optimizer, overrides
             )
-        plan = resolve(check_recipe(loaded))
-        base = Variant(overrides=(), plan=plan, report=estimate(plan))
-        if compare is not None:
-            show_comparison(compare_stages(loaded, base), plan, assumed, form=form)
-        else:
-            show_estimate(base.report, plan, advise(loaded, base), assumed, form=form)
+        plan = resolve(check_recipe(loaded, to_run=False))
+        base = Variant(overrides=(), plan=plan, report=estimate(plan, find_calibration(plan.device.id, profile)))
+        with printed_to(output, inputs=(recipe, config)):
+            if form == "html":
+                from dsgen.report.estimate_html import comparison_page, estimate_page
+
+                if compare is not None:
+                    print(comparison_page(compare_stages(loaded, base), plan, assumed), end="")
+                else:
+                    print(estimate_page(base.report, plan, advise(loaded, base), assumed), end="")
+            elif compare is not None:
+                show_comparison(compare_stages(loaded, base), plan, assumed, form=form)
+            else:
+                show_estimate(base.report, plan, advise(loaded, base), assumed, form=form)
         return int(ExitCode.FINDINGS if base.report.verdict == "does not fit" else ExitCode.OK)
 
 

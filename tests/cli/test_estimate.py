@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -106,10 +107,105 @@ def test_a_bad_recipe_is_told_like_everywhere(write_recipe: Write, capsys: pytes
     assert "zero.stage" in capsys.readouterr().err
 
 
-def test_torch_is_not_loaded() -> None:
+@pytest.mark.parametrize("form", ["text", "json", "html"])
+@pytest.mark.parametrize("more", [(), ("--compare", "stage")])
+def test_a_file_gets_what_would_be_printed(
+    form: str, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["estimate", str(RECIPES / "13b-zero2.yaml"), *more, "--format", form]
+    assert main_code(arguments) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith({"text": "13b-zero2: ", "json": "{\n", "html": "<!DOCTYPE html>\n"}[form])
+    out = tmp_path / "out"
+    assert main_code([*arguments, "--output", str(out)]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"written to {out}\n")
+    assert out.read_text() == printed
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert main_code([*arguments, "--output", "-"]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_an_existing_file_is_overwritten(write_recipe: Write, tmp_path: Path) -> None:
+    out, link = tmp_path / "out.html", tmp_path / "link.html"
+    out.write_text("before")
+    out.chmod(0o640)
+    link.symlink_to(out)
+    assert main_code(["estimate", str(write_recipe(**TOO_LARGE)), "--format", "html", "--output", str(link)]) == 1
+    assert "Does not fit" in out.read_text()
+    assert out.stat().st_mode & 0o777 == 0o640
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("none/out.html", "the folder none does not exist; nothing was written"),
+        ("job.yaml/out.html", "the folder job.yaml is no folder; nothing was written"),
+        ("pipe", "is no plain file; nothing was written"),
+        ("lost", "is a link that leads nowhere; nothing was written"),
+        ("job.yaml", "is the file that is estimated; nothing was written"),
+        ("same", "is the file that is estimated; nothing was written"),
+        ("folder", "is a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_an_output_that_cannot_be(
+    output: str,
+    reason: str,
+    write_recipe: Write,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = write_recipe()
+    before = recipe.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("lost").symlink_to("nowhere")
+    Path("same").symlink_to("job.yaml")
+    Path("folder").mkdir()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert main_code(["estimate", "job.yaml", "--format", "html", "--output", output]) == 2
+    said = capsys.readouterr()
+    assert reason in said.err
+    assert said.out == ""
+    assert recipe.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o500)
+    assert main_code(["estimate", str(RECIPES / "13b-zero2.yaml"), "--output", str(tmp_path / "out")]) == 2
+    assert "cannot be written: Permission denied" in capsys.readouterr().err
+
+
+def test_a_bad_recipe_writes_nothing(write_recipe: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(write_recipe(zero={"stage": 7}))
+    for form in ("text", "json", "html"):
+        assert main_code(["estimate", recipe, "--format", form, "--output", str(tmp_path / "out")]) == 1
+        said = capsys.readouterr()
+        assert "zero.stage" in (said.out if form == "json" else said.err)
+        assert not (tmp_path / "out").exists()
+
+
+def test_the_page_of_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "ds_config.json"
+    config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}))
+    around = ["--model", "llama-2-13b", "--device", "ascend-910b3-64g", "--world-size", "8"]
+    main_code(["estimate", "--ds-config", str(config), *around, "--format", "html"])
+    page = capsys.readouterr().out
+    assert "<h1>ds-config</h1>" in page or "<h1>ds_config</h1>" in page
+    assert "<b>Assumed</b> activation_checkpointing: none: no config says it" in page
+    assert str(tmp_path) not in page
+
+
+@pytest.mark.parametrize("form", ["text", "json", "html"])
+def test_torch_is_not_loaded(form: str) -> None:
     program = (
         "import sys; from dsgen.cli.main import main_code;"
-        f"main_code(['estimate', {str(RECIPES / '13b-zero2.yaml')!r}]);"
+        f"main_code(['estimate', {str(RECIPES / '13b-zero2.yaml')!r}, '--format', {form!r}]);"
         "sys.exit(bool({'torch', 'deepspeed', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

@@ -82,6 +82,11 @@ def test_wheel(wheel: Path, tmp_path: Path) -> None:
     render = [sys.executable, "-m", "dsgen", "render", f"{recipes}/13b-zero2.yaml", "-o", str(out)]
     subprocess.run(render, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, check=True, capture_output=True)
     assert {path.name for path in out.iterdir()} == {"ds_config.json", "train.py", "launch.sh", "dsgen.lock.yaml"}
+    page = [sys.executable, "-m", "dsgen", "estimate", f"{recipes}/13b-zero2.yaml", "--format", "html"]
+    shown = subprocess.run(
+        page, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, check=True, capture_output=True
+    )
+    assert shown.stdout.endswith(b"</html>\n")
 
 
 def test_plain_checkout(tmp_path: Path) -> None:
@@ -113,7 +118,7 @@ def test_every_data_file_is_carried(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     data = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "dsgen" / "catalog" / "data").rglob("*.*")]
-    data += [path.relative_to(REPOSITORY) for path in (REPOSITORY / "templates").iterdir()]
+    data += [path.relative_to(REPOSITORY) for path in (REPOSITORY / "templates").rglob("*.*")]
     assert len(data) > 10
     assert {str(path).removeprefix("dsgen/") for path in data} <= {name.removeprefix("dsgen/") for name in names}
 
