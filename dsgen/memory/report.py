@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dsgen.memory.calibration import Calibration
+
 Parts = Mapping[str, int]
 """Part -> bytes."""
 
@@ -62,9 +64,14 @@ class DeviceMemory:
     """What torch can reach on the device; None when it is not known (CPU)."""
     allocated_peak_bytes: int
     """What tensors hold."""
+    steady_bytes: int
+    """Of these, what is held between steps; the rest comes and goes."""
     reserved_peak_bytes: int
-    """What torch's allocator takes from the device for them: the upper end of the factor's range."""
+    """What torch's allocator gets by with for them."""
+    reserved_with_room_bytes: int
+    """What it takes when there is room; it gives back what it does not use before it fails."""
     reserved_factors: tuple[float, float]
+    """Bytes of `reserved_peak_bytes` for each byte that comes and goes; the upper end counts."""
     reserved_source: str
     total_peak_bytes: int
     """What npu-smi or nvidia-smi shows: reserved, the context and the buffers of the communicators."""
@@ -106,6 +113,8 @@ class MemoryReport:
     """The modelling code whose activations are counted."""
     unmeasured: tuple[str, ...]
     """What of this job's arithmetic no measurement stands behind."""
+    calibration: Calibration | None = None
+    """Measured figures of the device that were used."""
 
     def phase(self, name: str) -> Phase:
         """The phase of that name. Raises KeyError."""

@@ -38,13 +38,22 @@ def show_estimate(report: MemoryReport, plan: Plan, advised: Advised, assumed: S
     say()
     say(f"one device at its peak ({report.peak_phase}, {report.peak_moment})")
     _say_parts(device.parts)
-    low, high = device.reserved_factors
     for label, value in (
         ("allocated", device.allocated_peak_bytes),
-        (f"reserved, allocated x {low:.2f} to {high:.2f}", device.reserved_peak_bytes),
+        (f"reserved: what comes and goes x {device.reserved_factors[1]:.1f}", device.reserved_peak_bytes),
         ("device total, with context and communicators", device.total_peak_bytes),
     ):
         say(f"  {label:<46} {in_bytes(value):>10}")
+    if device.reserved_with_room_bytes > 1.02 * device.reserved_peak_bytes:
+        more = device.reserved_with_room_bytes
+        all_of_it = device.capacity_bytes is not None and more >= device.capacity_bytes
+        most = "all there is" if all_of_it else f"up to {in_bytes(more)}"
+        text = f"torch reserves more where there is room, here {most}, and gives it back before it fails"
+        for line in textwrap.wrap(text, _COLUMNS - 2):
+            say(f"  {line}")
+    if report.calibration is not None:
+        for line in textwrap.wrap(f"device profile: {printable(report.calibration.source)}", _COLUMNS - 2):
+            say(f"  {line}")
     say()
     ranks = "1 rank" if plan.per_node == 1 else f"{plan.per_node} ranks"
     of = f" of {in_bytes(host.capacity_bytes)}" if host.capacity_bytes else ""
@@ -148,6 +157,8 @@ def _content(report: MemoryReport, advised: Advised) -> dict[str, Any]:
             "allocated_peak_bytes": device.allocated_peak_bytes,
             "reserved_peak_bytes": device.reserved_peak_bytes,
             "reserved_factors": list(device.reserved_factors),
+            "reserved_with_room_bytes": device.reserved_with_room_bytes,
+            "steady_bytes": device.steady_bytes,
             "reserved_source": device.reserved_source,
             "total_peak_bytes": device.total_peak_bytes,
             "peak_phase": report.peak_phase,
@@ -177,6 +188,7 @@ def _content(report: MemoryReport, advised: Advised) -> dict[str, Any]:
             "parts": dict(host.parts),
         },
         "profile": report.profile,
+        "device_profile": report.calibration.source if report.calibration else None,
         "unmeasured": list(report.unmeasured),
         "advice": [_advice(each) for each in advised.advice],
         "closest": _advice(advised.closest) if advised.closest else None,
