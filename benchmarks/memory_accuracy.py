@@ -2,9 +2,10 @@
 
     python benchmarks/memory_accuracy.py [--points FILE] [--format json] [--verbose]
 
-Each point becomes a recipe, is resolved and estimated; what is no job of DeepSpeed's, or of a model that dsgen knows,
-is left out with the reason. Compared is the figure that was measured: allocated, reserved or device total; reserved
-where the source does not say. Nothing here is fitted to the points.
+Each point becomes a recipe, is resolved and estimated. Compared is the figure that was measured: allocated, reserved or
+device total; device total where the source does not say. Runs by other trainers than DeepSpeed take what concerns the
+model from dsgen's arithmetic, and the rest from memory_trainers.py. No constant is fitted to the points; the only thing
+that is learned from them is the margin, which is judged by leaving whole sources out.
 """
 
 from __future__ import annotations
@@ -13,62 +14,46 @@ import argparse
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsgen.documents.yaml_reader import read_yaml_text
-from dsgen.findings import FindingsError
+from memory_peers import PEERS, predictions
+from memory_points import NoPlanError, plan_of, trained_by_deepspeed
+from memory_trainers import KNOWN, held
+
+from dsgen.memory.device_total import CONTEXT_BYTES
 from dsgen.memory.estimate import estimate
-from dsgen.memory.report import MemoryReport
-from dsgen.recipe.check import check_recipe
-from dsgen.recipe.load import LoadedRecipe
-from dsgen.recipe.plan import Plan
-from dsgen.recipe.resolve import resolve
+from dsgen.memory.job import read_job
+from dsgen.memory.reserved import with_room_bytes
 
 POINTS = Path(__file__).resolve().parent / "data" / "memory-points.json"
 GIB = 1 << 30
 SLACK = 0.05
 """An underestimate is one by more than this."""
-SAME_MODEL = 0.03
-"""How far the parameter count of the source may be from that of the architecture."""
+COVERED = 0.95
+"""Part of the points that the margin must cover."""
 
-DEVICES = {
-    "A100-80G": "cuda-a100-80g",
-    "A100-40G": "cuda-a100-40g",
-    "Ascend 910B3 64G": "ascend-910b3-64g",
-    "H100-80G": "cuda-h100-80g",
-    "V100-16G": "cuda-v100-16g",
-    "V100-32G": "cuda-v100-32g",
-    "4090": "cuda-rtx4090-24g",
-}
-TARGETS: dict[str, Any] = {
-    "all-linear": "all-linear",
-    # Qwen's own names: the fused query, key and value, both output projections, gate and up.
-    "c_attn,c_proj,w1,w2": "all-linear",
-    "c_attn / qkv (DEFAULT)": ["q_proj", "k_proj", "v_proj"],
-    "q,v": ["q_proj", "v_proj"],
-    "q,k,v": ["q_proj", "k_proj", "v_proj"],
-    "q,k,v,o": ["q_proj", "k_proj", "v_proj", "o_proj"],
-}
-FAMILIES = {"qwen": "qwen2", "qwen1.5": "qwen2", "qwen2": "qwen2", "qwen2.5": "qwen2", "qwen3": "qwen3"}
-"""Beginning of a model's name -> its family, or the one whose shapes it has; Llama for the others."""
-
-
-class NoPlanError(Exception):
-    """A point that is no job of dsgen's; the text says why."""
+Point = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A point with what was estimated."""
+    """A point with what was estimated, in GiB per device."""
 
     id: str
     group: str
+    method: str
+    trusted: bool
+    """Of medium or high confidence, as whoever gathered the points judged."""
+    deepspeed: bool
+    varying: bool
+    """Whether its sequences have different lengths."""
     metric: str
     predicted: float
     measured: float
+    peers: Mapping[str, float | None]
 
     @property
     def error(self) -> float:
@@ -76,176 +61,172 @@ class Compared:
         return self.predicted / self.measured - 1
 
 
-def recipe_of(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe of a point. Raises NoPlanError."""
-    if point["framework"] not in ("deepspeed", "hf"):
-        raise NoPlanError(f"trained by {point['framework']}, not by DeepSpeed or transformers")
-    shards = {name: point.get(name, 1) for name in ("tp", "pp", "cp", "ep")}
-    if any(size > 1 for size in shards.values()):
-        raise NoPlanError("tensor, pipeline, context or expert parallel")
-    if point["dp"] != point["devices"]:
-        raise NoPlanError("one model spread over several devices")
-    if point["precision"] not in ("bf16", "fp16", "fp32"):
-        raise NoPlanError(f"precision {point['precision']}")
-    if point["act"] != "swiglu" or point.get("head", "lm") not in ("lm", None):
-        raise NoPlanError("no decoder of Llama's kind")
-    if point["attn"] == "eager":
-        raise NoPlanError("eager attention: dsgen trains with a fused one")
-    if point.get("liger"):
-        raise NoPlanError("Liger's kernels")
-    if "bf16 states" in point["optimizer"]:
-        raise NoPlanError("weights and Adam's states in bf16: DeepSpeed keeps them in fp32")
-    if point["method"] not in ("full", "lora"):
-        raise NoPlanError("an adapter beside whole matrices that are trained too")
-    if point["method"] == "full" and point["framework"] == "hf" and point["precision"] != "fp32":
-        raise NoPlanError("mixed precision by autocast: DeepSpeed keeps 16-bit weights")
-    device = DEVICES.get(point["hw"])
-    if device is None:
-        raise NoPlanError(f"hardware {point['hw']}")
-    recompute = {"full": "full", "none": "none"}.get(point["recompute"])
-    if recompute is None:
-        raise NoPlanError(f"recomputation {point['recompute']}")
-    per_node = min(8, point["devices"])
-    recipe: dict[str, Any] = {
-        "schema": 1,
-        "name": point["id"],
-        "model": model_of(point),
-        "precision": {"type": point["precision"], "accumulate": point["precision"]},
-        "batch": {
-            "sequence_length": point["seq"],
-            "micro": point["mbs"],
-            "accumulation": point["ga"],
-        },
-        "length": {"steps": 1},
-        "zero": zero_of(point),
-        "activation_checkpointing": recompute,
-        "optimizer": {"type": "AdamW", "lr": 1e-5},
-        "hardware": {"device": device, "per_node": per_node, "nodes": -(-point["devices"] // per_node)},
-        "data": {"files": "data/*.jsonl"},
-        "tokenizer": "./tokenizer",
-    }
-    if point["method"] == "lora":
-        targets = TARGETS.get(point["lora"]["targets"])
-        if targets is None:
-            raise NoPlanError(f"adapters on {point['lora']['targets']}")
-        recipe["adapter"] = {"rank": point["lora"]["r"], "targets": targets}
-    return recipe
-
-
-def model_of(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of config.json."""
-    name = point["model"].lower()
-    family = next(
-        (FAMILIES[start] for start in sorted(FAMILIES, reverse=True) if name.startswith(f"{start}-")), "llama"
-    )
-    model = {
-        "model_type": family,
-        "hidden_size": point["hidden"],
-        "intermediate_size": point["ffn"],
-        "num_hidden_layers": point["layers"],
-        "num_attention_heads": point["heads"],
-        "num_key_value_heads": point["kv_heads"],
-        "vocab_size": point["vocab"],
-        "tie_word_embeddings": point["tied"],
-        "max_position_embeddings": max(32768, point["seq"]),
-    }
-    if family != "qwen2" and point["head_dim"] * point["heads"] != point["hidden"]:
-        model["head_dim"] = point["head_dim"]
-    return model
-
-
-def zero_of(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The ZeRO section: what the source says of it, DeepSpeed's defaults for the rest."""
-    stage = point["zero"]
-    offload = {
-        name: "cpu"
-        for name, key in (("optimizer", "offload_optimizer"), ("parameters", "offload_param"))
-        if point.get(key)
-    }
-    zero: dict[str, Any] = {"stage": stage}
-    if offload:
-        zero["offload"] = offload
-    if stage == 0:
-        return zero
-    bucket = point.get("bucket", 500_000_000)
-    square = point["hidden"] ** 2
-    auto = isinstance(bucket, str)
-    zero["overlap_comm"] = bool(point.get("overlap_comm", stage == 3))
-    zero["reduce_bucket_size"] = square if auto else int(bucket)
-    if stage == 3:
-        live = int(point.get("max_live", 1e9))
-        zero |= {
-            "sub_group_size": int(point.get("sub_group", 1e9)),
-            "stage3_max_live_parameters": live,
-            "stage3_max_reuse_distance": live,
-            # transformers fills `auto` in so (integrations/deepspeed.py, trainer_config_finalize).
-            "stage3_prefetch_bucket_size": int(0.9 * square) if auto else 50_000_000,
-            "stage3_param_persistence_threshold": 10 * point["hidden"] if auto else 100_000,
-        }
-    return zero
-
-
-def plan_of(point: Mapping[str, Any]) -> Plan:
-    """The plan of a point. Raises NoPlanError."""
-    text = json.dumps(recipe_of(point))
-    loaded = LoadedRecipe(
-        path=Path(point["id"]), folder=Path(), document=read_yaml_text(text, point["id"]), inputs=(), overrides=()
-    )
-    try:
-        plan = resolve(check_recipe(loaded))
-    except FindingsError as error:
-        first = error.findings[0]
-        raise NoPlanError(f"dsgen refuses the recipe: {first.code}: {first.message}") from None
-    if abs(plan.parameters.total / point["params"] - 1) > SAME_MODEL:
-        raise NoPlanError("a model of another shape than Llama's: the number of parameters differs")
-    return plan
-
-
-def figure(report: MemoryReport, metric: str) -> tuple[str, int]:
+def metric_of(point: Point) -> str:
     """The figure that was measured, by its name: allocated, reserved or device total."""
-    device, words = report.device, metric.lower()
-    if "smi" in words or "nvml" in words:
-        return "device total", device.total_peak_bytes
+    words = point["metric"].lower()
+    if "smi" in words or "nvml" in words or "unknown" in words or "not stated" in words:
+        return "device total"
     if "reserved" not in words.partition(";")[0] and ("allocated" in words or "active" in words):
-        return "allocated", device.allocated_peak_bytes
-    return "reserved", device.reserved_peak_bytes
+        return "allocated"
+    return "reserved"
 
 
-def compare(points: Iterable[Mapping[str, Any]]) -> tuple[list[Compared], dict[str, str]]:
+def lengths_vary(point: Point) -> bool:
+    """Whether the source says that sequences are padded to the longest of their batch."""
+    return "±" in point.get("notes", "") or "dataset" in point.get("seq_source", "")
+
+
+def predict(point: Point) -> float:
+    """What dsgen says of the figure that was measured, in GiB. Raises NoPlanError."""
+    metric, varying = metric_of(point), lengths_vary(point)
+    context = point.get("context_mib", 0) * 2**20 or CONTEXT_BYTES["npu" if "Ascend" in point["hw"] else "cuda"]
+    if trained_by_deepspeed(point):
+        plan = plan_of(point)
+        report = estimate(plan)
+        device, job = report.device, read_job(plan)
+        reserved: float = with_room_bytes(job, report.phases, device.steady_bytes, varying)
+        beside = device.total_peak_bytes - device.reserved_peak_bytes
+        allocated: float = device.allocated_peak_bytes
+    else:
+        llama = point["act"] == "swiglu" and point.get("head", "lm") in ("lm", None)
+        if point["framework"] not in KNOWN:
+            raise NoPlanError(f"what {point['framework']} keeps is not known")
+        found = held(point, read_job(plan_of(point)) if llama else None, varying)
+        allocated, reserved, beside = found.allocated, found.reserved, context
+    return {"allocated": allocated, "reserved": reserved, "device total": reserved + beside}[metric] / GIB
+
+
+def compare(points: Iterable[Point]) -> tuple[list[Compared], dict[str, str]]:
     """Every point that has a plan, and why the others have none, by id."""
     found: list[Compared] = []
     without: dict[str, str] = {}
     for point in points:
         try:
-            report = estimate(plan_of(point))
+            predicted = predict(point)
         except NoPlanError as error:
             without[point["id"]] = str(error)
             continue
-        metric, size = figure(report, point["metric"])
         found.append(
             Compared(
                 id=point["id"],
-                group=f"{point['group']} {point['method']}",
-                metric=metric,
-                predicted=size / GIB,
+                group=point["group"],
+                method="full" if point["method"] == "full" else "lora",
+                trusted=point["confidence"] in ("medium", "high"),
+                deepspeed=trained_by_deepspeed(point),
+                varying=lengths_vary(point),
+                metric=metric_of(point),
+                predicted=predicted,
                 measured=point["measured_gib"],
+                peers=predictions(point),
             )
         )
     return found, without
 
 
-def summary(name: str, some: list[Compared]) -> dict[str, Any]:
-    """Errors of some points, as parts of what was measured."""
-    errors = sorted(abs(each.error) for each in some)
-    return {
+def percentile(values: Iterable[float], part: float) -> float:
+    """The smallest of the values that `part` of them do not pass."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-len(ordered) * part // 1) - 1)]
+
+
+def summary(name: str, some: Sequence[Compared]) -> dict[str, Any]:
+    """Errors of some points, as parts of what was measured, and those of the peers that say something of them."""
+    said = {
         "group": name,
         "points": len(some),
-        "median": statistics.median(errors),
-        # The smallest error that nine in ten do not pass.
-        "p90": errors[-(-len(errors) * 9 // 10) - 1],
-        "bias": statistics.median(each.error for each in some),
-        "underestimates": sum(each.error < -SLACK for each in some),
+        **errors([(each.predicted, each.measured) for each in some]),
+        "peers": {},
     }
+    for peer in PEERS:
+        pairs = [(p, each.measured) for each in some if (p := each.peers.get(peer.name)) is not None]
+        if pairs:
+            said["peers"][peer.name] = {"points": len(pairs), **errors(pairs)}
+    return said
+
+
+def errors(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Of pairs of predicted and measured."""
+    relative = [predicted / measured - 1 for predicted, measured in pairs]
+    return {
+        "median": statistics.median(map(abs, relative)),
+        "p90": percentile(map(abs, relative), 0.9),
+        "bias": statistics.median(relative),
+        "underestimates": sum(each < -SLACK for each in relative),
+    }
+
+
+def margin(some: Sequence[Compared]) -> float:
+    """The factor on what is predicted that covers 95 % of the points within the slack."""
+    return max(1.0, percentile((each.measured * (1 - SLACK) / each.predicted for each in some), COVERED))
+
+
+def missed(some: Iterable[Compared], factor: float) -> int:
+    """Points that took over 5 % more than `factor` times what is predicted."""
+    return sum(each.predicted * factor < each.measured * (1 - SLACK) for each in some)
+
+
+def margins(found: Sequence[Compared]) -> dict[str, Any]:
+    """The margin of the points of medium and high confidence, for lengths that never change and for lengths that vary;
+    and for each source the margin of the others, with how many of its points that misses."""
+    learned = {}
+    for name, varying in (("fixed lengths", False), ("varying lengths", True)):
+        some = [each for each in found if each.trusted and each.varying is varying]
+        if not some:
+            continue
+        factor = margin(some)
+        left_out = {}
+        for source in sorted({each.group for each in some}):
+            own = [each for each in some if each.group == source]
+            others = [each for each in some if each.group != source]
+            if others:
+                left_out[source] = {"factor": margin(others), "points": len(own), "missed": missed(own, margin(others))}
+        learned[name] = {"factor": factor, "points": len(some), "missed": missed(some, factor), "left_out": left_out}
+    return learned
+
+
+SETS: dict[str, Callable[[Compared], bool]] = {
+    "full-parameter, medium and high confidence": lambda each: each.method == "full" and each.trusted,
+    "of which DeepSpeed": lambda each: each.method == "full" and each.trusted and each.deepspeed,
+    "LoRA, medium and high confidence": lambda each: each.method == "lora" and each.trusted,
+    "low confidence": lambda each: not each.trusted,
+    "all": lambda each: True,
+}
+
+
+def groups_of(found: Sequence[Compared]) -> list[dict[str, Any]]:
+    """Summaries by source and method, then of the sets."""
+    groups = []
+    for group, method in sorted({(each.group, each.method) for each in found}):
+        groups.append(summary(f"{group} {method}", [e for e in found if (e.group, e.method) == (group, method)]))
+    for name, belongs in SETS.items():
+        some = [each for each in found if belongs(each)]
+        if some:
+            groups.append(summary(name, some))
+    return groups
+
+
+def show(found: Sequence[Compared], without: Mapping[str, str], verbose: bool) -> None:
+    """Print the tables."""
+    groups = groups_of(found)
+    for each in found:
+        if verbose or (each.deepspeed and each.method == "full"):
+            said = f"{each.predicted:7.1f} GiB of {each.measured:7.1f} measured  {each.error:+.0%}"
+            print(f"{each.id:<12} {each.metric:<12} {said}")
+    print(f"\n{'':<44} {'points':>6} {'median':>7} {'P90':>5} {'bias':>5}  below by more than {SLACK:.0%}")
+    for g in groups:
+        numbers = f"{g['points']:>6} {g['median']:>7.1%} {g['p90']:>5.0%} {g['bias']:>+5.0%}  {g['underestimates']}"
+        print(f"{g['group']:<44} {numbers}")
+    print()
+    for name, one in margins(found).items():
+        print(f"margin for {name} x {one['factor']:.2f}: misses {one['missed']} of {one['points']} points")
+        for source, other in one["left_out"].items():
+            print(f"  without {source} x {other['factor']:.2f}: misses {other['missed']} of its {other['points']}")
+    print("\nothers on the same points: median / P90 (points that they say something of)")
+    for g in groups:
+        said = ", ".join(f"{n} {e['median']:.0%} / {e['p90']:.0%} ({e['points']})" for n, e in g["peers"].items())
+        print(f"{g['group']}: dsgen {g['median']:.0%} / {g['p90']:.0%} ({g['points']}), {said}")
+    for reason, count in Counter(without.values()).most_common():
+        print(f"no plan for {count}: {reason}")
 
 
 def main() -> None:
@@ -255,29 +236,22 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="every point")
     options = parser.parse_args()
     found, without = compare(json.loads(options.points.read_text(encoding="utf-8"))["points"])
-    groups = [
-        summary(name, [each for each in found if each.group == name]) for name in sorted({e.group for e in found})
-    ]
-    if found:
-        groups.append(summary("all", found))
-    if options.format == "json":
-        points = [
-            {"id": e.id, "group": e.group, "metric": e.metric, "predicted_gib": e.predicted, "measured_gib": e.measured}
-            for e in found
-        ]
-        print(json.dumps({"points": points, "groups": groups, "without_plan": without}, indent=2))
+    if options.format == "text":
+        show(found, without, options.verbose)
         return
-    if options.verbose:
-        for e in found:
-            print(f"{e.id:<12} {e.metric:<12} {e.predicted:7.1f} GiB of {e.measured:7.1f} measured  {e.error:+.0%}")
-    print(f"{'group':<16} {'points':>6} {'median':>7} {'P90':>6} {'bias':>6}  below by more than {SLACK:.0%}")
-    for g in groups:
-        print(
-            f"{g['group']:<16} {g['points']:>6} {g['median']:>7.1%} {g['p90']:>6.0%} {g['bias']:>+6.0%}  "
-            f"{g['underestimates']}"
-        )
-    for reason, count in Counter(without.values()).most_common():
-        print(f"no plan for {count}: {reason}")
+    points = [
+        {
+            "id": e.id,
+            "group": e.group,
+            "metric": e.metric,
+            "predicted_gib": e.predicted,
+            "measured_gib": e.measured,
+            "peers_gib": dict(e.peers),
+        }
+        for e in found
+    ]
+    said = {"points": points, "groups": groups_of(found), "margins": margins(found), "without_plan": without}
+    print(json.dumps(said, indent=2))
 
 
 if __name__ == "__main__":
