@@ -25,6 +25,14 @@ def shipped(name: str) -> Path:
     raise FileNotFoundError(f"dsgen's {name} are missing beside {_PACKAGE}: install dsgen again")
 
 
+def config_folder(name: str) -> Path:
+    """Folder called `name` for what this user keeps of dsgen; it is not made here.
+
+    It stands in `dsgen` under XDG_CONFIG_HOME or ~/.config. Raises OSError when this user has no home folder.
+    """
+    return _folder_of_user(f"{os.environ.get('XDG_CONFIG_HOME') or '~/.config'}/dsgen", name)
+
+
 def cache_folder(name: str) -> Path:
     """Folder called `name` for what can be made again; it is not made here.
 
@@ -32,6 +40,10 @@ def cache_folder(name: str) -> Path:
     no home folder.
     """
     root = os.environ.get(CACHE_VARIABLE) or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/dsgen"
+    return _folder_of_user(root, name)
+
+
+def _folder_of_user(root: str, name: str) -> Path:
     try:
         return Path(root).expanduser().absolute() / name
     except RuntimeError as error:

@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": "Check this machine, for a recipe or as it is; say what is wrong and what to do.",
     "launch": "Render a recipe into a new run folder and train.",
     "rehearse": "Run an Ascend job in small on a simulated NPU, on a machine without NPUs.",
+    "calibrate": "Turn finished runs into a device profile that estimates use.",
     "export": "Write the weights of a run as transformers loads them.",
     "devices": "List the devices that recipes can name.",
     "models": "List the model presets that recipes can name.",

@@ -37,3 +37,12 @@ def set_option(function: F) -> F:
         metavar="PATH=VALUE",
         help="Change a value of the recipe, e.g. --set zero.stage=3; may be given more than once.",
     )(function)
+
+
+def profile_option(function: F) -> F:
+    """`--profile FILE|none`."""
+    return click.option(
+        "--profile",
+        metavar="FILE|none",
+        help="Device profile of `dsgen calibrate` to estimate with, instead of your own of the device; or none.",
+    )(function)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsgen.findings import Finding, FindingsError, has_errors
+from dsgen.findings import DsgenError, Finding, FindingsError, has_errors
 from dsgen.launch.bootstrap import bootstrap, relaunch
 from dsgen.launch.checks import check_machine
 from dsgen.launch.console import choose_display
+from dsgen.launch.expected import Expected, expect, keep, refuse
 from dsgen.launch.run import Place, choose_place, make_place, run
 from dsgen.launch.source import Source, read_source
 from dsgen.launch.summary import resumes
@@ -28,6 +29,10 @@ class Request:
     overrides: tuple[str, ...] = ()
     run_dir: Path | None = None
     resume: bool = False
+    profile: str | None = None
+    """File of a device profile, or `none`; None: the user's own, where there is one."""
+    force: bool = False
+    """Start a job that does not fit, too."""
 
     def arguments(self) -> list[str]:
         """The command line of this request."""
@@ -36,6 +41,10 @@ class Request:
             words.append(f"--run-dir={self.run_dir}")
         if self.resume:
             words.append("--resume")
+        if self.profile is not None:
+            words.append(f"--profile={self.profile}")
+        if self.force:
+            words.append("--force")
         return [*words, "--", str(self.path)]
 
 
@@ -46,6 +55,8 @@ class Prepared:
     request: Request
     source: Source
     place: Place
+    expected: Expected | None
+    """Its memory; None where a rendered folder does not tell."""
 
 
 def prepare(request: Request) -> Prepared:
@@ -55,7 +66,12 @@ def prepare(request: Request) -> Prepared:
     """
     source = read_source(request.path, request.overrides)
     place = choose_place(source, request.path, _run_root(), request.run_dir, resume=request.resume)
-    return Prepared(request=request, source=source, place=place)
+    if request.profile is not None and source.plan is None:
+        raise DsgenError(
+            f"--profile is for estimating a recipe, and {request.path} is a rendered folder", help="leave it out"
+        )
+    expected = expect(source, request.path, request.profile)
+    return Prepared(request=request, source=source, place=place, expected=expected)
 
 
 def check(prepared: Prepared, *, packages: bool = True) -> tuple[Finding, ...]:
@@ -75,6 +91,12 @@ def check(prepared: Prepared, *, packages: bool = True) -> tuple[Finding, ...]:
     return findings
 
 
+def check_memory(prepared: Prepared) -> None:
+    """Raise DoesNotFit when the job needs more memory than there is, and nobody asked to start it anyway."""
+    if not prepared.request.force:
+        refuse(prepared.expected, prepared.source)
+
+
 def install_and_relaunch(prepared: Prepared, say: Callable[[str], None]) -> None:
     """Install what the job needs into this environment and start again in it; returns only by an exception."""
     bootstrap(prepared.source.job.kind, say)
@@ -85,6 +107,8 @@ def launch(prepared: Prepared) -> int:
     """Make the run's folder, train, and return the exit code. Raises DsgenError when the folder cannot be made."""
     request, source = prepared.request, prepared.source
     place = make_place(source, prepared.place, _run_root(), named=request.run_dir is not None)
+    if prepared.expected is not None:
+        keep(prepared.expected, source, place.folder)
     display = choose_display()
     if request.resume:
         display.note(resumes(place.earlier, own_script=source.job.own_script))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dsgen.findings import DsgenError
+from dsgen.memory.measured import ESTIMATE
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -19,7 +20,7 @@ EVENTS = "events.jsonl"
 _CHECKPOINT = re.compile(r"step-[0-9]+")
 _NEVER_A_CHECKPOINT = {
     *("ds_config.json", "settings.json", "launch.sh", "container.sh", "hostfile", "dsgen.lock.yaml", "__pycache__"),
-    *("logs", "errors", "memory", "tokens", "trainer", EVENTS, "metrics.jsonl", "report.json", "stop"),
+    *("logs", "errors", "memory", "tokens", "trainer", EVENTS, "metrics.jsonl", "report.json", "stop", ESTIMATE),
 }
 """What rendering, launching, dsgen.runtime and a Trainer put into a run folder."""
 

@@ -16,6 +16,7 @@ from dsgen.findings import DsgenError, Finding
 from dsgen.launch.run_folder import base_of_run
 
 if TYPE_CHECKING:
+    from dsgen.recipe.load import LoadedRecipe
     from dsgen.recipe.plan import Plan
 
 NEEDED = ("launch.sh", "ds_config.json")
@@ -51,6 +52,8 @@ class Source:
     executable: frozenset[str] = frozenset()
     plan: Plan | None = None
     """None for a rendered folder."""
+    loaded: LoadedRecipe | None = None
+    """What the plan was resolved from."""
     findings: tuple[Finding, ...] = ()
     """Warnings and infos of the recipe."""
     document: Document
@@ -97,6 +100,7 @@ def _render(path: Path, overrides: tuple[str, ...]) -> Source:
         files=rendered.files,
         executable=frozenset(name for name in rendered.files if rendered.executable(name)),
         plan=rendered.plan,
+        loaded=rendered.checked.loaded,
         findings=rendered.findings,
         document=rendered.checked.loaded.document,
     )

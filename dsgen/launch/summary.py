@@ -30,6 +30,7 @@ def ended_well(report: Mapping[str, Any], folder: Path, *, own_script: bool = Fa
     memory = _memory(report)
     if memory:
         lines.append(memory)
+    lines += _beside_estimate(report)
     if report.get("checkpoint"):
         lines.append(f"checkpoint: {shown(Path(str(report['checkpoint'])))}")
     if own_script:
@@ -105,6 +106,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
+def size(number: float) -> str:
+    """A number of bytes for people."""
+    return f"{number / _GIB:.2f} GiB" if number >= _GIB / 10 else f"{number / _MIB:.1f} MiB"
+
+
 def shown(path: Path) -> str:
     """A path as short as it can be written here."""
     here = Path.cwd()
@@ -146,6 +152,19 @@ def _memory(report: Mapping[str, Any]) -> str:
     for key, where in (("device_peak_bytes", device), ("host_peak_bytes", "host")):
         value = report.get(key)
         if isinstance(value, (int, float)):
-            size = f"{value / _GIB:.2f} GiB" if value >= _GIB / 10 else f"{value / _MIB:.1f} MiB"
-            parts.append(f"{size} on the {where}")
+            parts.append(f"{size(value)} on the {where}")
     return f"peak memory: {', '.join(parts)}" if parts else ""
+
+
+def _beside_estimate(report: Mapping[str, Any]) -> list[str]:
+    """What was estimated and measured; nothing where one of the two is missing."""
+    memory = report.get("memory")
+    rows = memory.get("compared") if isinstance(memory, Mapping) else None
+    found = []
+    for row in rows if isinstance(rows, list) else []:
+        if not isinstance(row, Mapping):
+            continue
+        estimated, measured = row.get("estimated_bytes"), row.get("measured_bytes")
+        if isinstance(estimated, int) and isinstance(measured, int):
+            found.append(f"  {row.get('what')!s:<24}{size(estimated):>11}{size(measured):>11}")
+    return [f"{'memory':<26}{'estimated':>11}{'measured':>11}", *found] if found else []

@@ -126,7 +126,7 @@ class _Search:
         key = tuple(overrides.values())
         if key not in self._known:
             try:
-                self._known[key] = variant(self._loaded, key)
+                self._known[key] = variant(self._loaded, key, self._base.report.calibration)
             except (FindingsError, DocumentError):
                 self._known[key] = None
         return self._known[key]
@@ -146,6 +146,8 @@ def possible_changes(recipe: Mapping[str, Any], plan: Plan, report: MemoryReport
     recomputing, then sharding, then offload. What the whole is trained on, its numbers and its steps stay the same."""
     yield from _buffers(plan)
     own_script = plan.entrypoint is not None
+    if not own_script and plan.attention == "eager":
+        yield Change(kind="attention", overrides=("attention=sdpa",), cost="none: the same attention in one kernel")
     if not own_script and not plan.loss_chunk_tokens:
         yield Change(kind="loss", overrides=("loss=chunked",), cost="none worth naming: the loss is taken in pieces")
     if report.host.verdict in ("tight", "does not fit"):

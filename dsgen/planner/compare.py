@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dsgen.documents.errors import DocumentError
 from dsgen.findings import FindingsError, Severity
+from dsgen.memory.calibration import Calibration
 from dsgen.planner.variant import Variant, variant
 from dsgen.recipe.load import LoadedRecipe
 from dsgen.rules.view import lookup
@@ -53,7 +54,7 @@ def compare_stages(loaded: LoadedRecipe, base: Variant) -> tuple[Row, ...]:
                         overrides.append(f"zero.offload.{name}={wanted}")
                 if stage == 0 and lookup(recipe, "precision.accumulate") is not None:
                     overrides.append("precision.accumulate=null")
-                found, refused = _variant(loaded, overrides)
+                found, refused = _variant(loaded, overrides, base.report.calibration)
                 same = (stage, offload, recompute) == (plan.stage, offloaded, checkpointing)
                 rows.append(
                     Row(
@@ -68,9 +69,9 @@ def compare_stages(loaded: LoadedRecipe, base: Variant) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _variant(loaded: LoadedRecipe, overrides: list[str]) -> tuple[Variant | None, str]:
+def _variant(loaded: LoadedRecipe, overrides: list[str], calibration: Calibration | None) -> tuple[Variant | None, str]:
     try:
-        return variant(loaded, overrides), ""
+        return variant(loaded, overrides, calibration), ""
     except FindingsError as error:
         first = next(each for each in error.findings if each.severity is Severity.ERROR)
         return None, f"{first.code}: {first.message}"

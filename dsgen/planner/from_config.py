@@ -11,8 +11,9 @@ from dsgen.documents.yaml_reader import read_yaml_text
 from dsgen.dsconfig.imported import Import, import_config
 from dsgen.dsconfig.job import Job
 from dsgen.dsconfig.recipe_from import Surroundings
-from dsgen.findings import FindingsError
+from dsgen.findings import FindingsError, has_errors
 from dsgen.recipe.load import LoadedRecipe, overridden
+from dsgen.recipe.unbuilt import only_its_run
 from dsgen.rules.view import lookup
 
 _WITHOUT_BYTES = ("weights", "tokenizer", "data.", "length.", "hardware.hosts", "optimizer.lr", "schedule")
@@ -29,8 +30,9 @@ def recipe_of_config(
     DocumentError for an override that cannot be applied.
     """
     result = import_config(document, job, around, None)
-    if result.errors:
-        raise FindingsError(result.findings, sources=result.sources)
+    refused = [finding for finding in result.findings if not only_its_run(finding)]
+    if has_errors(refused):
+        raise FindingsError(refused, sources=result.sources)
     name = f"{document.file} as a recipe"
     read = read_yaml_text(result.text, name)
     loaded = LoadedRecipe(path=Path(name), folder=Path(), document=read, inputs=(), overrides=())

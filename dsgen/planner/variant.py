@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsgen.findings import Finding, FindingsError, Severity
+from dsgen.memory.calibration import Calibration
 from dsgen.memory.estimate import estimate
 from dsgen.memory.report import MemoryReport
 from dsgen.recipe.check import check_recipe
@@ -27,22 +28,22 @@ class Variant:
     report: MemoryReport
 
 
-def variant(loaded: LoadedRecipe, overrides: Iterable[str]) -> Variant:
-    """The recipe with these values.
+def variant(loaded: LoadedRecipe, overrides: Iterable[str], calibration: Calibration | None = None) -> Variant:
+    """The recipe with these values, on the same device; `calibration` holds measured figures of it.
 
     Keys of ZeRO's that do nothing at the stage of the variant are taken out, by overrides with null.
     Raises FindingsError when the variant is no sound recipe, DocumentError when a value has no place in it.
     """
     overrides = tuple(overrides)
     try:
-        plan = resolve(check_recipe(overridden(loaded, overrides)))
+        plan = resolve(check_recipe(overridden(loaded, overrides), to_run=False))
     except FindingsError as error:
         errors = [each for each in error.findings if each.severity is Severity.ERROR]
         if not all(map(_is_dead_key, errors)):
             raise
         overrides += tuple(sorted({f"{each.path}=null" for each in errors}))
-        plan = resolve(check_recipe(overridden(loaded, overrides)))
-    return Variant(overrides=overrides, plan=plan, report=estimate(plan))
+        plan = resolve(check_recipe(overridden(loaded, overrides), to_run=False))
+    return Variant(overrides=overrides, plan=plan, report=estimate(plan, calibration))
 
 
 def _is_dead_key(finding: Finding) -> bool:

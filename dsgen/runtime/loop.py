@@ -13,7 +13,7 @@ from dsgen.runtime.distributed import gather
 from dsgen.runtime.holders import Snapshot, keeping_track
 from dsgen.runtime.memory import reclaim
 from dsgen.runtime.models import count_parameters
-from dsgen.runtime.own_loop import about
+from dsgen.runtime.own_loop import about, beside_estimate
 from dsgen.runtime.problems import RuntimeProblem
 from dsgen.runtime.session import seed_everything
 from dsgen.runtime.watch import Watch
@@ -48,6 +48,8 @@ def train(run: Session, engine: Any, data: TrainingData) -> None:
     # Ranks must not drop the same activations.
     seed_everything(run.settings.seed + 1000003 * (run.ranks.rank + 1), run.accelerator)
     first = resume(run, engine, data)
+    if first:
+        run.measure_memory("resume", first)
     run.journal.open_metrics(keep_steps=first)
     _Loop(run, engine, data, first, total, every, trainable).run()
 
@@ -193,6 +195,7 @@ class _Loop:
         import torch
 
         engine, data = self._engine, self._data
+        self._run.memory.end_phase("train")
         engine.eval()
         total = torch.zeros((), dtype=torch.float32, device=self._run.device)
         expected = 0
@@ -203,6 +206,7 @@ class _Loop:
                 tensors, targets = data.tensors(samples)
                 total += engine(**tensors).loss * targets
         engine.train()
+        self._run.memory.end_phase("evaluation")
         self._evaluation = sum(row[0] for row in gather([total], self._run.device)) / expected
         self._run.journal.event("evaluation", step=self._done, loss=self._evaluation)
         if self._run.ranks.rank == 0:
@@ -210,7 +214,9 @@ class _Loop:
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
+        self._run.memory.end_phase("train")
         saved = save_checkpoint(self._run, self._engine, self._data, self._done)
+        self._run.memory.end_phase("save")
         if saved is not None:
             self._saved, self._saved_step = saved, self._done
 
@@ -218,6 +224,10 @@ class _Loop:
         run = self._run
         run.journal.phase("done")
         every, trainable = self._parameters
+        if not self._first and self._done < 2:
+            # Without the optimizer's states these are no passes of a training.
+            run.memory.forget("forward", "backward", "accumulate")
+        device = run.memory.report(lambda numbers: gather(numbers, run.device))
         run.journal.report(
             {
                 "status": status,
@@ -238,6 +248,7 @@ class _Loop:
                 "bad_rows": run.corpus.bad_rows if run.corpus else 0,
                 "dropped_documents": self._data.samples.dropped,
                 "checkpoint": str(self._saved) if self._saved else None,
+                "memory": beside_estimate(run, device, self._host_peak),
                 **about(run),
             }
         )

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsgen.ascend_sim.environment import is_simulated
+from dsgen.memory.measured import ESTIMATE, compare
 from dsgen.runtime.distributed import gather
 
 if TYPE_CHECKING:
@@ -55,11 +58,27 @@ def finish(run: Session, step: int, steps: int, **fields: Any) -> None:
             "first_loss": run.journal.first_loss,
             "last_loss": run.journal.last_loss,
             "seconds": round(time.time() - run.started, 3),
+            # Not every rank need come here, so this is what rank 0 knows by itself.
+            "memory": beside_estimate(run, run.memory.report(None)),
             **fields,
             **about(run),
         }
     )
     run.journal.event("end", status=status, step=step)
+
+
+def beside_estimate(run: Session, device: dict[str, Any] | None, host_peak_bytes: int | None = None) -> dict[str, Any]:
+    """What a report says of memory: the device's (None on CPU, whose accelerator does not count), and, where the
+    launcher left an estimate in the run folder, both figures of everything that was estimated and measured."""
+    return {"device": device, "compared": compare(_estimate(run.run_dir), device, host_peak_bytes)}
+
+
+def _estimate(run_dir: Path) -> dict[str, Any]:
+    try:
+        estimate = json.loads((run_dir / ESTIMATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return estimate if isinstance(estimate, dict) else {}
 
 
 def about(run: Session) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Session:
         self.accelerator = choose_accelerator(self.settings, self.ranks)
         import torch
 
-        self.memory = MemoryProbe(self.accelerator)
+        self.memory = MemoryProbe(self.accelerator, getattr(torch, self.settings.accelerator, None))
         self.device = torch.device(self.accelerator.current_device_name())
         self.journal.phase("data")
         data = self.settings.data
@@ -165,7 +165,7 @@ class Session:
         With `engine` also by part. What the parts leave of `device_bytes` is the allocator's rounding and what Python
         cannot reach; what `device_peak_bytes` has more than `device_bytes` was freed before the phase ended.
         """
-        measured = self.memory.end_phase()
+        measured = self.memory.end_phase(phase)
         if measured is None or self.ranks.rank != 0:
             return
         parts = {}

@@ -57,7 +57,9 @@ def test_a_folder_is_copied_and_run(job: Experiment) -> None:
     (job.folder / "metrics.jsonl").write_text("of somebody else\n")
     code, out, err = _launch(job, "experiment")
     assert code == 0, err
-    assert out.splitlines()[0] == f"tiny: 2 ranks, run folder {job.run_dir}"
+    estimate, first = out.splitlines()[:2]
+    assert estimate.startswith("memory estimate: none, because a rendered folder holds no recipe")
+    assert first == f"tiny: 2 ranks, run folder {job.run_dir}"
     assert "training" in out
     assert "step 3/9  loss 2.0000" in out
     assert "finished: 3 steps, loss 5.0000 -> 2.0000" in out
@@ -329,6 +331,66 @@ class TestDryRun:
         assert code == 0
         assert f"{job.folder.parent}/a\\ b/train.py" in out
         assert not (job.folder.parent / "a b").exists()
+
+
+class TestMemory:
+    """Two ranks on a host of 1 GiB: each rank's process alone takes that."""
+
+    @pytest.fixture
+    def too_large(self, job: Experiment) -> str:
+        recipe = job.folder.parent / "large.yaml"
+        recipe.write_text(f"extends: {TINY}\nname: large\nhardware: {{host_memory: 1GiB}}\n")
+        return str(recipe)
+
+    def test_a_job_that_does_not_fit_is_refused(self, job: Experiment, too_large: str) -> None:
+        code, out, err = _launch(job, too_large)
+        assert code == 1
+        assert out == ""
+        assert "error: the job does not fit: a node has 1.00 GiB and " in err
+        assert "of host memory (largest part: processes)" in err
+        assert "--force starts it anyway" in err
+        assert not (job.folder.parent / "runs").exists()
+
+    def test_a_dry_run_says_that_it_would_be(self, job: Experiment, too_large: str) -> None:
+        code, out, err = _launch(job, too_large, "--dry-run")
+        assert code == 1
+        assert out.splitlines()[0] == "# memory estimate: does not fit"
+        assert "-m deepspeed.launcher.runner" in out.splitlines()[-1]
+        assert "error: the job does not fit" in err and err.rstrip().endswith("so it would be refused")
+
+    def test_force_starts_it(self, job: Experiment, too_large: str) -> None:
+        code, out, err = _launch(job, too_large, "--dry-run", "--force")
+        assert code == 0, err
+        assert out.splitlines()[0] == "# memory estimate: does not fit"
+        assert "does not fit" not in err
+
+    def test_an_estimate_goes_from_run_to_run(self, job: Experiment) -> None:
+        """And is none of what the user's own script may have left there."""
+        from dsgen.launch.expected import expect, keep
+        from dsgen.launch.run_folder import left_by_script
+        from dsgen.launch.source import read_source
+
+        expected = expect(read_source(TINY, ()), TINY)
+        assert expected is not None
+        keep(expected, read_source(job.folder, ()), job.folder)
+        code, out, _ = _launch(job, "experiment")
+        assert code == 0
+        assert out.startswith(f"memory estimate: {expected.said.verdict} (made when this run was first started)\n")
+        kept = (job.folder / "estimate.json").read_text()
+        assert (job.run_dir / "estimate.json").read_text() == kept
+        assert "estimate.json" not in left_by_script(job.run_dir)
+        assert _launch(job, "runs/tiny/001", "--resume")[0] == 0
+
+    def test_a_profile_is_for_recipes(self, job: Experiment) -> None:
+        code, _, err = _launch(job, "experiment", "--profile", "none")
+        assert code == 2
+        assert "--profile is for estimating a recipe" in err
+
+    def test_options_reach_the_launch_after_a_bootstrap(self) -> None:
+        from dsgen.launch.command import Request
+
+        request = Request(path=Path("r.yaml"), profile="p.yaml", force=True, resume=True)
+        assert request.arguments() == ["--resume", "--profile=p.yaml", "--force", "--", "r.yaml"]
 
 
 class TestWrongUse:

@@ -101,6 +101,18 @@ def test_stop_go_on_finish(runs: Runs) -> None:
     again = json.loads((folder.with_name("002") / "report.json").read_text())
     assert again["resumed_after"] == report["steps"]
 
+    # The CPU counts no tensors, so only the node's resident memory stands beside the estimate.
+    assert again["memory"]["device"] is None
+    (row,) = again["memory"]["compared"]
+    estimate = json.loads((folder.with_name("002") / "estimate.json").read_text())
+    assert row == {
+        "what": "node",
+        "estimated_bytes": estimate["host_peak_bytes"],
+        "measured_bytes": again["host_peak_bytes"],
+    }
+    shown = [line.split() for line in out.splitlines() if line.startswith("  node ")]
+    assert len(shown) == 2 and shown[1][0] == "node" and shown[1][2] == shown[1][4] == "GiB"
+
 
 def test_a_killed_rank_leaves_nothing_behind(runs: Runs) -> None:
     process = runs.start("small.yaml")
