@@ -23,6 +23,7 @@ def unmeasured(job: Job) -> tuple[str, ...]:
         found.append(f"activations of {job.architecture.family}: counted as those of Llama")
     if job.kind == "npu" and job.attention == "fused":
         found.append("what the NPU's fused attention keeps for its backward pass: two fp32 values x 8 per head")
+    found.extend(job.parallel.unmeasured(job.architecture, adapters=bool(job.adapter_rank)))
     return tuple(found)
 
 
@@ -66,12 +67,12 @@ def layer_bytes(job: Job) -> Layer:
     RMSNorm: the input in fp32 (4 bytes an element) and 1/rms, the normalised input and the output in the weights' type
     (modeling_llama.py, LlamaRMSNorm.forward: 16 h for both norms at 2 bytes). Attention: q, k, v and its output.
     Feed-forward: gate, silu(gate), up and their product (8 ff). Sum 20 h + 4 h_kv + 8 ff + 8 for h_q = h, measured to
-    0.1 %. Eager attention repeats keys and values for all heads and keeps the softmax in fp32 and in the weights' type
-    (6 bytes x heads x sequence, measured).
+    0.1 %. Eager attention repeats keys and values for all heads and keeps the softmax in fp32 and, in 16 bits, its copy
+    (6 bytes x heads x sequence, in fp32 4; measured).
 
     With LoRA a frozen norm keeps no normalised input and a frozen projection nothing, but for stage 3, whose linear
-    layers keep their input whatever is frozen (runtime/zero/linear.py); an adapter keeps its input and its inner output
-    (measured).
+    layers keep their input whatever is frozen (runtime/zero/linear.py); an adapter keeps its input, with dropout one of
+    its own, and its inner output (measured).
     """
     a, e = job.architecture, job.element
     hidden, queries, keys = a.hidden_size, a.query_size, a.key_value_size
@@ -79,13 +80,18 @@ def layer_bytes(job: Job) -> Layer:
     lora = bool(job.adapter_rank)
 
     def where(modules: set[str], size: int) -> int:
-        return size if not lora or job.stage == 3 or modules & adapted else 0
+        shared = modules & adapted and not job.adapter_dropout
+        return size if not lora or job.stage == 3 or shared else 0
 
     norm = 4 * hidden + 4 + (0 if lora else e * hidden)
     if job.attention == "eager":
-        attention = e * (4 * queries) + (4 + e) * a.attention_heads * job.sequence
+        attention = e * 3 * queries + where({"o_proj"}, e * queries)
+        attention += _scores_bytes(job) * a.attention_heads * job.sequence
     else:
-        attention = e * (2 * queries + 2 * keys) + _softmax_notes(job)
+        shared = job.parallel
+        # What the output projection reads has been sent: it is another tensor than the attention's output.
+        sent = e * queries if shared.sequence > 1 else 0
+        attention = e * (2 * queries + 2 * keys * shared.key_value_copies(a)) + sent + _softmax_notes(job)
     if a.query_key_norm:
         attention += (4 + e) * (queries + keys)
     return Layer(
@@ -98,8 +104,29 @@ def layer_bytes(job: Job) -> Layer:
         activated=e * a.intermediate_size,
         up=e * a.intermediate_size,
         product=where({"down_proj"}, e * a.intermediate_size),
-        adapters=e * job.adapter_rank * len({w.module for w in job.trained.layer}) if lora else 0,
+        adapters=_adapters(job) if lora else 0,
     )
+
+
+_DROPOUT_MASK = {"cpu": None, "cuda": 1, "npu": 1 / 8}
+"""Bytes an element: CPU keeps the factors themselves, CUDA a boolean (native_dropout), the NPU a bit (torch_npu's
+_npu_dropout; not measured)."""
+
+
+def _adapters(job: Job) -> int:
+    """What adapters keep in one layer: their inner output, and with dropout their own input and its mask."""
+    rank, e = job.adapter_rank, job.element
+    inputs = {weight.module: weight.elements // rank for weight in reversed(job.trained.layer[::2])}
+    kept = e * rank * len(inputs)
+    if job.adapter_dropout:
+        mask = _DROPOUT_MASK[job.kind]
+        kept += round(sum(inputs.values()) * (e + (e if mask is None else mask)))
+    return kept
+
+
+def _scores_bytes(job: Job) -> int:
+    """What eager attention keeps per token, head and token before it: the softmax in fp32, and in 16 bits its copy."""
+    return 4 + job.element if job.element < 4 else 4
 
 
 def _softmax_notes(job: Job) -> int:
@@ -123,8 +150,11 @@ def unreached(job: Job, layer: Layer) -> int:
 
 
 def around_layers(job: Job) -> int:
-    """Kept beside the layers, in bytes per token: token ids and labels, sines and cosines."""
-    return 2 * 8 + 2 * job.element * job.architecture.head_dim
+    """Kept beside the layers, in bytes per token: token ids and labels, sines and cosines; of a shared sequence the
+    positions too; for eager attention the mask, which a layer that is computed again reads twice."""
+    ids = 3 if job.parallel.sequence > 1 else 2
+    mask = job.element * job.sequence if job.attention == "eager" and job.checkpoint_every else 0
+    return ids * 8 + 2 * job.element * job.architecture.head_dim + mask
 
 
 def final_norm_bytes(job: Job) -> int:
@@ -137,13 +167,28 @@ def final_norm_bytes(job: Job) -> int:
 
 def forward_of_layer(job: Job) -> int:
     """Most that the forward pass of one layer adds when it keeps nothing (it is recomputed later), in bytes per token:
-    at the end of the feed-forward part, gate, silu(gate), up and their product beside two of hidden size. Eager
+    at the end of the feed-forward part, silu(gate), up and their product beside two of hidden size, and with an adapter
+    the projection's own output. Eager
     attention: the scores, in fp32 too, and their softmax in fp32."""
     if job.checkpoint_every == 0:
         return 0
     a, e = job.architecture, job.element
-    scores = (e + 8) * a.attention_heads * job.sequence + e * 4 * a.query_size if job.attention == "eager" else 0
-    return max(e * (4 * a.intermediate_size + 3 * a.hidden_size), scores)
+    softmax = (e + 8 if e < 4 else 8) * a.attention_heads * job.sequence
+    scores = softmax + e * 4 * a.query_size if job.attention == "eager" else 0
+    norm = (e + 8) * a.hidden_size
+    wide = 4 if "up_proj" in job.adapter_modules else 3
+    return max(e * (wide * a.intermediate_size + 2 * a.hidden_size), scores, norm, _exchange(job))
+
+
+def _exchange(job: Job) -> int:
+    """Most that attention adds in the forward pass where ranks share a sequence, in bytes per token: queries, keys and
+    values of the rank's tokens beside those of its heads; the output as it came, as it was sent, and in order
+    (runtime/sequence_parallel/ulysses_sp.py, UlyssesSPAttentionHF.forward; measured)."""
+    if job.parallel.sequence == 1:
+        return 0
+    a = job.architecture
+    keys = a.key_value_size * (1 + job.parallel.key_value_copies(a))
+    return job.element * (a.hidden_size + 5 * a.query_size + 2 * keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,27 +214,32 @@ def backward_points(job: Job, layer: Layer) -> tuple[Point, ...]:
     g = h
     whole, first = layer.all, layer.first_half
     second = first + layer.post_norm
-    norm = 8 * a.hidden_size
+    # In fp32: the input's two gradients, its power, twice its power, and what they give; what the weight's gradient was
+    # taken from has gone.
+    norm = 20 * a.hidden_size - (0 if job.adapter_rank else h)
     inner = layer.input_norm
-    # Eager: the softmax, its gradient and that of the scores, all in fp32, while 6 bytes are counted as kept.
-    softmax = first + g + 6 * a.attention_heads * job.sequence
+    # Eager: the softmax, its gradient and that of the scores, all in fp32, where some is counted as kept.
+    softmax = first - q + g + (12 - _scores_bytes(job)) * a.attention_heads * job.sequence
     attention = softmax if job.attention == "eager" else first + g + q + q + 2 * k
+
+    # At stage 3 most frozen weights are gathered while the projection's input is still there.
+    freed = 0 if job.stage == 3 and job.adapter_rank else layer.product
 
     def at(name: str, held: int, *modules: str) -> Point:
         return Point(name=name, modules=frozenset(modules), held=held)
 
     return (
-        at("down projection", whole - layer.product + g + f, "down_proj"),
+        at("down projection", whole - freed + g + f, "down_proj"),
         at("gated product", whole - layer.product + g + 3 * f),
         at("up projection", second + layer.post_norm_output + layer.gate + g + f + h, "up_proj"),
         at("gate projection", second + g + 2 * h, "gate_proj"),
-        at("norm after attention", second + g + h + norm, "post_attention_layernorm"),
+        at("norm after attention", second + g + norm, "post_attention_layernorm"),
         at("output projection", first + g + q, "o_proj"),
         at("attention", attention),
         at("value projection", inner + layer.input_norm_output + g + q + k + h, "v_proj", "W_pack", "q_norm", "k_norm"),
         at("key projection", inner + layer.input_norm_output + g + q + 2 * h, "k_proj"),
         at("query projection", inner + g + 2 * h, "q_proj"),
-        at("norm before attention", inner + g + h + norm, "input_layernorm"),
+        at("norm before attention", inner + g + norm, "input_layernorm"),
     )
 
 
@@ -200,8 +250,15 @@ def backward(job: Job) -> Iterator[tuple[Point, int, int]]:
     base = around_layers(job)
     first = unreached(job, layer)
     every, hidden = job.checkpoint_every, job.element * job.architecture.hidden_size
+    # In fp32 a group's input is what its first norm keeps.
+    own = 1 if job.element < 4 else 0
+
+    def of_group(number: int) -> int:
+        inside = number % every
+        return inside * layer.all - (first if 0 < number == inside else 0)
+
     for number in range(job.architecture.layers - 1, -1, -1):
         whole = max(0, number * layer.all - first)
-        below = (number // every + 1) * hidden + number % every * layer.all if every else whole
+        below = (number // every + own) * hidden + of_group(number) if every else whole
         for point in points:
             yield point, number, job.tokens * (base + below + point.held)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dsgen.memory import activations
-from dsgen.memory.device_total import beside_tensors, reserved
+from dsgen.memory.calibration import Calibration
+from dsgen.memory.device_total import beside_tensors
 from dsgen.memory.job import Job, read_job
 from dsgen.memory.phases import add, phases
 from dsgen.memory.report import (
@@ -15,34 +14,48 @@ from dsgen.memory.report import (
     Phase,
     Verdict,
 )
+from dsgen.memory.reserved import NEEDED, NEEDED_SOURCE, needed_bytes, with_room_bytes
+from dsgen.memory.states import between_steps
 from dsgen.recipe.plan import Plan
 
 _WORST: tuple[Verdict, ...] = ("does not fit", "tight", "fits", "unknown")
 
 
-def estimate(plan: Plan) -> MemoryReport:
-    """The memory that a job needs on its fullest device, and on its fullest node."""
+def estimate(plan: Plan, calibration: Calibration | None = None) -> MemoryReport:
+    """The memory that a job needs on its fullest device, and on its fullest node.
+
+    `calibration` holds measured figures of the plan's device. Raises ValueError for those of another one.
+    """
+    if calibration is not None and calibration.device != plan.device.id:
+        raise ValueError(f"figures of {calibration.device} for a plan of {plan.device.id}")
     job = read_job(plan)
     found = _fullest(job)
     peak = max(found, key=lambda phase: phase.device.device_bytes)
-    host_peak = max(found, key=lambda phase: phase.host.host_bytes)
-    factors, source = reserved(plan)
-    beside = beside_tensors(plan, job)
+    beside = beside_tensors(plan, job, calibration)
     allocated = peak.device.device_bytes
-    held = round(allocated * factors[1])
+    steady = min(allocated, sum(between_steps(job).values()))
     on_cpu = plan.kind == "cpu"
+    held = allocated if on_cpu else needed_bytes(allocated, steady)
+    with_room = allocated if on_cpu else with_room_bytes(job, found, steady, plan.entrypoint is not None)
+    if calibration is not None and calibration.reserved_factors is not None:
+        with_room = max(held, round(allocated * calibration.reserved_factors[1]))
     capacity = None if on_cpu else job.device_bytes
     device = DeviceMemory(
         capacity_bytes=capacity,
         allocated_peak_bytes=allocated,
+        steady_bytes=steady,
         reserved_peak_bytes=held,
-        reserved_factors=factors,
-        reserved_source=source,
+        reserved_with_room_bytes=with_room,
+        reserved_factors=(1.0, 1.0) if on_cpu else NEEDED,
+        reserved_source="the CPU has no caching allocator" if on_cpu else NEEDED_SOURCE,
         total_peak_bytes=held + sum(beside.values()),
         parts=add(peak.device.device, beside),
         verdict=_judge(held + sum(beside.values()), capacity, plan.headroom),
     )
-    node = _node(host_peak.host.host, plan.per_node, on_cpu, max(found, key=_together) if on_cpu else None)
+    # On the CPU the host is the device.
+    host_peak = max(found, key=_together if on_cpu else lambda phase: phase.host.host_bytes)
+    on_host = add(host_peak.device.device, host_peak.host.host) if on_cpu else host_peak.host.host
+    node = {part: size * plan.per_node for part, size in on_host.items()}
     host_capacity = plan.host_memory_bytes or plan.device.host_memory_bytes
     host = HostMemory(
         capacity_bytes=host_capacity,
@@ -63,35 +76,20 @@ def estimate(plan: Plan) -> MemoryReport:
         host=host,
         profile=activations.PROFILE,
         unmeasured=activations.unmeasured(job),
+        calibration=calibration,
     )
 
 
 def _fullest(job: Job) -> tuple[Phase, ...]:
     """Phase by phase that of the rank that holds most: the first or the last. Only at stages 1 and 2 do they differ:
     parameters that lie across the borders of partitions belong to both sides."""
-    first = phases(job, 0)
     if job.stage not in (1, 2) or job.ranks == 1:
-        return first
-    last = phases(job, job.ranks - 1)
-    return tuple(
-        Phase(
-            name=one.name,
-            device=max(one.device, other.device, key=lambda moment: moment.device_bytes),
-            host=max(one.host, other.host, key=lambda moment: moment.host_bytes),
-        )
-        for one, other in zip(first, last, strict=True)
-    )
+        return phases(job, 0)
+    return phases(job, 0, job.ranks - 1)
 
 
 def _together(phase: Phase) -> int:
     return phase.device.device_bytes + phase.host.host_bytes
-
-
-def _node(on_host: Mapping[str, int], per_node: int, on_cpu: bool, fullest: Phase | None) -> dict[str, int]:
-    if on_cpu and fullest is not None:
-        # The host is the device.
-        return {part: size * per_node for part, size in add(fullest.device.device, fullest.host.host).items()}
-    return {part: size * per_node for part, size in on_host.items()}
 
 
 def _judge(needed: int, capacity: int | None, headroom: float) -> Verdict:

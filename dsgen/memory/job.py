@@ -6,11 +6,12 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dsgen.catalog.models import Architecture
 from dsgen.catalog.parameters import count_parameters, parameter_shapes
+from dsgen.memory.parallel import Parallel, embedding_rows, head_rows, parallel_of, rank_architecture, zero_ranks
 from dsgen.recipe.plan import Plan
 from dsgen.rules.view import lookup, uses_bf16_optimizer
 
@@ -66,6 +67,9 @@ class Optimizer:
 
     states: int
     temporaries: int
+    fused: bool = True
+    """DeepSpeed's FusedAdam, for which stage 0 keeps flat master weights (runtime/engine.py,
+    _configure_fp16_optimizer)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +77,12 @@ class Job:
     """One rank's job in numbers. Sizes named `_elements` count parameters."""
 
     architecture: Architecture
+    """As this rank has it."""
+    parallel: Parallel = field(default_factory=Parallel)
     kind: str
     stage: int
     ranks: int
-    """Data-parallel ranks: what ZeRO divides by."""
+    """What ZeRO divides by."""
     per_node: int
     device_bytes: int | None
     """What torch reports as the device's memory: DeepSpeed decides by it where to flatten the weights."""
@@ -96,11 +102,13 @@ class Job:
     """Trained and frozen ones of the model itself, adapters aside."""
     adapter_modules: frozenset[str]
     adapter_rank: int
+    adapter_dropout: bool = False
 
     accumulation: int
     tokens: int
-    """Of one micro batch."""
+    """Of one micro batch, on this rank."""
     sequence: int
+    """Tokens of a whole one."""
     checkpoint_every: int
     chunk: int
     attention: str
@@ -125,6 +133,13 @@ class Job:
     """NVMe: elements of the buffers that parameters pass through."""
     saves: bool
 
+    @property
+    def sent(self) -> int:
+        """Bytes of a gradient's element on its way to other ranks. With sequence parallelism they are fp32, whatever
+        the gradient is (runtime/zero/stage_1_and_2.py, allreduce_bucket; runtime/constants.py,
+        SEQ_PARALLEL_COMMUNICATION_DATA_TYPE_DEFAULT)."""
+        return 4 if self.parallel.sequence > 1 else self.element
+
 
 def read_job(plan: Plan) -> Job:
     """The numbers of a plan.
@@ -133,7 +148,8 @@ def read_job(plan: Plan) -> Job:
     """
     zero: Mapping[str, Any] = plan.ds_config.get("zero_optimization") or {}
     stage = plan.stage
-    architecture = plan.architecture
+    parallel = parallel_of(plan)
+    architecture = rank_architecture(plan.architecture, parallel)
 
     def number(key: str, default: int) -> int:
         value = zero.get(key)
@@ -144,14 +160,20 @@ def read_job(plan: Plan) -> Job:
         return default if value is None else bool(value)
 
     offload = {name: zero.get(name) or {} for name in ("offload_optimizer", "offload_param")}
-    every = model_weights(architecture)
+    every = model_weights(
+        architecture, embedding_rows(plan.architecture, parallel), head_rows(plan.architecture, parallel)
+    )
     trained = every if plan.adapter is None else adapter_weights(architecture, plan.adapter.rank, plan.adapter.targets)
     element = ELEMENT_BYTES[plan.precision]
+    # AutoTP's linear layers keep a view of their gathered weight for the backward pass, and stage 3's release does not
+    # reach it (module_inject/layers.py, LinearLayer.forward): where nothing is recomputed, all are held until then.
+    held = every.elements if parallel.tensor > 1 and not plan.checkpoint_every_layers else 0
     return Job(
         architecture=architecture,
+        parallel=parallel,
         kind=plan.kind,
         stage=stage,
-        ranks=plan.data_parallel,
+        ranks=zero_ranks(plan),
         per_node=plan.per_node,
         device_bytes=plan.device.usable_bytes or plan.device.memory_bytes,
         element=element,
@@ -164,19 +186,21 @@ def read_job(plan: Plan) -> Job:
         parameters=every,
         adapter_modules=frozenset(() if plan.adapter is None else (w.module for w in trained.in_order())),
         adapter_rank=0 if plan.adapter is None else plan.adapter.rank,
+        adapter_dropout=plan.adapter is not None and plan.adapter.dropout > 0,
         accumulation=plan.accumulation,
-        tokens=plan.micro_batch * plan.sequence_length,
+        tokens=plan.micro_batch * -(-plan.sequence_length // plan.sequence_parallel),
         sequence=plan.sequence_length,
         checkpoint_every=plan.checkpoint_every_layers,
         chunk=plan.loss_chunk_tokens,
-        attention="fused",
-        contiguous=flag("contiguous_gradients", True),
+        attention="eager" if plan.attention == "eager" else "fused",
+        # runtime/zero/stage_1_and_2.py, __init__
+        contiguous=flag("contiguous_gradients", True) or (stage in (1, 2) and plan.offload_optimizer != "none"),
         overlap=flag("overlap_comm", stage == 3),
         bucket_elements=number("reduce_bucket_size", 500_000_000),
         sub_group_elements=number("sub_group_size", 1_000_000_000),
         prefetch_elements=number("stage3_prefetch_bucket_size", 50_000_000),
-        live_elements=number("stage3_max_live_parameters", 1_000_000_000),
-        reuse_elements=number("stage3_max_reuse_distance", 1_000_000_000),
+        live_elements=max(held, number("stage3_max_live_parameters", 1_000_000_000)),
+        reuse_elements=max(held, number("stage3_max_reuse_distance", 1_000_000_000)),
         persistence_elements=number("stage3_param_persistence_threshold", 100_000),
         offload_optimizer=plan.offload_optimizer if stage > 0 else "none",
         offload_parameters=plan.offload_parameters if stage == 3 else "none",
@@ -190,8 +214,10 @@ def read_job(plan: Plan) -> Job:
 
 
 @functools.lru_cache(maxsize=64)
-def model_weights(architecture: Architecture) -> Weights:
-    """The parameters of a model."""
+def model_weights(
+    architecture: Architecture, embedding_rows: int | None = None, head_rows: int | None = None
+) -> Weights:
+    """The parameters of a model; a rank may have fewer rows of the embedding and of the output head."""
     before: list[Weight] = []
     layer: list[Weight] = []
     for name, shape in parameter_shapes(architecture):
@@ -200,11 +226,13 @@ def model_weights(architecture: Architecture) -> Weights:
         elif layer:
             break
         else:
-            before.append(Weight(module=name.rsplit(".", 2)[-2], elements=math.prod(shape)))
+            rows = embedding_rows or shape[0]
+            before.append(Weight(module=name.rsplit(".", 2)[-2], elements=rows * math.prod(shape[1:])))
     count = count_parameters(architecture)
     after = [Weight(module=FINAL_NORM, elements=count.final_norm)]
     if count.output_head:
-        after.append(Weight(module=HEAD, elements=count.output_head))
+        rows = head_rows or architecture.vocabulary_size
+        after.append(Weight(module=HEAD, elements=rows * architecture.hidden_size))
     return Weights(before=tuple(before), layer=tuple(layer), after=tuple(after), layers=architecture.layers)
 
 
@@ -243,4 +271,6 @@ def _optimizer(config: Mapping[str, Any]) -> Optimizer:
     states = _STATES.get(name, 8)
     if name == "sgd" and params.get("momentum"):
         states = 4
-    return Optimizer(states=states, temporaries=8 if params.get("torch_adam") else 0)
+    torch_adam = bool(params.get("torch_adam"))
+    fused = name in ("adam", "adamw") and not torch_adam
+    return Optimizer(states=states, temporaries=8 if torch_adam else 0, fused=fused)

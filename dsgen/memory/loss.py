@@ -6,8 +6,8 @@ from dsgen.memory.job import Job
 
 
 def loss_tokens(job: Job) -> int:
-    """Tokens whose logits exist at once."""
-    return min(job.chunk, job.tokens) if job.chunk else job.tokens
+    """Tokens whose logits exist at once. In chunks the last one of each sequence has none: nothing follows it."""
+    return min(job.chunk, job.tokens - job.tokens // job.sequence) if job.chunk else job.tokens
 
 
 def forward_bytes(job: Job) -> int:
@@ -16,8 +16,16 @@ def forward_bytes(job: Job) -> int:
     transformers (loss/loss_utils.py, ForCausalLMLoss) upcasts: logits in the weights' type, in fp32, and their
     log-softmax in fp32: 10 bytes per token and vocabulary entry in 16 bits (measured), 8 in fp32. The chunked loss
     holds as much for the tokens of a chunk.
+    Shared layers: logits are gathered, once as they come and once in order (module_inject/layers.py,
+    GatherFromTensorParallelRegion). Shared logits (sequence/cross_entropy.py, _VocabParallelCrossEntropy): logits, in
+    fp32, less their maximum, and that as a power (measured).
     """
     logits = job.element if job.element < 4 else 0
+    if job.parallel.vocabulary:
+        return loss_tokens(job) * job.architecture.vocabulary_size * (logits + 4 + 4 + 4)
+    if job.parallel.gathers_logits:
+        gathering = job.element * (_own_vocabulary(job) + 2 * job.architecture.vocabulary_size)
+        return loss_tokens(job) * max(gathering, job.architecture.vocabulary_size * (logits + 4 + 4))
     return loss_tokens(job) * job.architecture.vocabulary_size * (logits + 4 + 4)
 
 
@@ -28,7 +36,11 @@ def kept_bytes(job: Job) -> int:
 
 def backward_bytes(job: Job) -> int:
     """Most that the loss holds in the backward pass: log-softmax, its gradient and that of the logits, all in fp32:
-    12 bytes per token and vocabulary entry (measured at _log_softmax_backward_data)."""
+    12 bytes per token and vocabulary entry (measured at _log_softmax_backward_data). Shared logits: the powers, their
+    share of the sum, and that in the weights' type."""
+    if job.parallel.vocabulary:
+        last = job.element if job.element < 4 else 0
+        return loss_tokens(job) * job.architecture.vocabulary_size * (4 + 4 + last)
     return loss_tokens(job) * job.architecture.vocabulary_size * 12
 
 
@@ -42,10 +54,16 @@ def head_gradient_bytes(job: Job) -> int:
     ones (autograd's input buffer). Zero when the head is frozen."""
     if job.adapter_rank:
         return 0
-    whole = job.element * job.architecture.vocabulary_size * job.architecture.hidden_size
+    whole = job.element * _own_vocabulary(job) * job.architecture.hidden_size
     return 2 * whole if job.chunk else whole
 
 
 def logits_gradient_bytes(job: Job) -> int:
-    """Gradient of the logits in the weights' type, which the output head's backward pass reads."""
-    return loss_tokens(job) * job.architecture.vocabulary_size * job.element
+    """Gradient of a rank's logits in the weights' type, which the output head's backward pass reads."""
+    return loss_tokens(job) * _own_vocabulary(job) * job.element
+
+
+def _own_vocabulary(job: Job) -> int:
+    """Vocabulary entries whose logits this rank makes."""
+    whole = job.architecture.vocabulary_size
+    return -(-whole // job.parallel.tensor) if job.parallel.gathers_logits else whole

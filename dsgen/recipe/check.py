@@ -11,6 +11,7 @@ from dsgen.recipe.load import Input, LoadedRecipe
 from dsgen.recipe.model_source import ModelProblem, read_model
 from dsgen.recipe.schema import Recipe
 from dsgen.recipe.typed import typed_fields
+from dsgen.recipe.unbuilt import only_its_run
 from dsgen.recipe.view import recipe_view
 from dsgen.rules.registry import run_rules
 from dsgen.rules.suppress import UNUSED, suppressed
@@ -30,12 +31,17 @@ class CheckedRecipe:
 
 
 def check_recipe(
-    loaded: LoadedRecipe, *, deepspeed: str = DEFAULT_VERSION, keep_suppressed: bool = False
+    loaded: LoadedRecipe,
+    *,
+    deepspeed: str = DEFAULT_VERSION,
+    keep_suppressed: bool = False,
+    to_run: bool = True,
 ) -> CheckedRecipe:
     """Check a loaded recipe. Raises FindingsError with every finding when any is an error.
 
     Comments in the recipe leave out warnings and infos, but no errors: what is wrong cannot be rendered.
-    `keep_suppressed` keeps those too, for a caller that looks at the comments itself.
+    `keep_suppressed` keeps those too, for a caller that looks at the comments itself. With `to_run` false a recipe
+    passes that can be estimated although its run is not built.
     """
     document = loaded.document
     typed = typed_fields(document)
@@ -53,6 +59,8 @@ def check_recipe(
     view, more = recipe_view(typed, architecture, document, deepspeed)
     findings += more
     findings += run_rules(view)
+    if not to_run:
+        findings = [finding for finding in findings if not only_its_run(finding)]
     if not keep_suppressed:
         errors = [finding for finding in findings if finding.severity is Severity.ERROR]
         others = [finding for finding in findings if finding.severity is not Severity.ERROR]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dsgen.catalog.devices import Device, Kind
 from dsgen.catalog.models import Architecture
@@ -136,6 +136,7 @@ class Plan:
     offload_parameters: str
     checkpoint_every_layers: int
     """Activation checkpointing: 0 none, 1 every layer, N groups of N layers."""
+    attention: Literal["sdpa", "eager"]
     loss_chunk_tokens: int
     """0: the loss of all tokens at once."""
 

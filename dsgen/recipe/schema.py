@@ -334,6 +334,10 @@ class Recipe(_Section):
     activation_checkpointing: Literal["none", "full", "sqrt"] | EveryLayers = Field(
         "none", description="Recompute activations: none, full (every layer), sqrt, or {every: N}."
     )
+    attention: Literal["sdpa", "eager"] = Field(
+        "sdpa",
+        description="How transformers computes attention: sdpa, one fused kernel; or eager, which keeps every score.",
+    )
     optimizer: Optimizer = Field(description="Optimizer, under DeepSpeed's type and parameter names.")
     schedule: Schedule | None = Field(None, description="Learning-rate schedule, under DeepSpeed's names.")
     gradient_clipping: Number | None = Field(

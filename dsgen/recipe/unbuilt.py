@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dsgen.findings import Finding
+
 
 def unbuilt_fields(fields: Mapping[str, Any]) -> dict[str, str]:
     """Neutral path -> reason, for every such field that the recipe uses."""
@@ -20,3 +22,8 @@ def unbuilt_fields(fields: Mapping[str, Any]) -> dict[str, str]:
     if fields["launcher"] not in (None, "deepspeed", "torchrun"):
         reasons["launcher"] = f"{fields['launcher']} jobs are not rendered, only deepspeed and torchrun"
     return reasons
+
+
+def only_its_run(finding: Finding) -> bool:
+    """Whether a finding refuses nothing but the run: the memory of tensor and sequence parallelism can be estimated."""
+    return finding.code == "NYB001" and finding.path in ("parallel.tensor", "parallel.sequence")

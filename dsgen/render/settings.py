@@ -61,6 +61,8 @@ def _model(plan: Plan) -> dict[str, Any]:
             "dropout": adapter.dropout,
         }
     fields["checkpoint_every_layers"] = plan.checkpoint_every_layers
+    if plan.attention != "sdpa":
+        fields["attention"] = plan.attention
     if plan.loss_chunk_tokens:
         fields["loss_chunk_tokens"] = plan.loss_chunk_tokens
     if plan.trust_remote_code:

@@ -143,6 +143,7 @@ def resolve(checked: CheckedRecipe) -> Plan:
         offload_optimizer=offload_optimizer,
         offload_parameters=offload.parameters.device if offload.parameters else "none",
         checkpoint_every_layers=_checkpoint_every_layers(recipe, architecture, ledger),
+        attention=recipe.attention,
         loss_chunk_tokens=_loss_chunk(recipe, ledger),
         container=decide_container(recipe),
         entrypoint=_entrypoint(recipe),
