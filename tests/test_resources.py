@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgen.resources import cache_folder, local_path
+from dsgen.resources import cache_folder, config_folder, local_path
 
 
 def test_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -33,3 +33,11 @@ def test_paths_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_path(folder, "/a/b") == Path("/a/b")
     assert local_path(folder, "~/b") == Path("/home/a/b")
     assert local_path(folder, "~no-such-user/b") == Path("/recipes/~no-such-user/b")
+
+
+def test_config_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert config_folder("profiles") == tmp_path / "dsgen" / "profiles"
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert config_folder("profiles") == tmp_path / "home" / ".config" / "dsgen" / "profiles"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsgen.memory.job import EMBEDDING, HEAD, Job
+from dsgen.memory.states import gathers
 
 _FORWARD = "forward"
 _RECOMPUTE = "recompute"
+_CHUNK = "recomputed loss"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,19 +20,42 @@ class Gathered:
 
     forward: int
     """In the forward pass of the layers."""
+    forward_copying: int
+    """While parameters are copied out of a flat buffer in it, between modules."""
+    head: int
+    """In the output head's forward pass."""
     loss: int
-    """While the loss is taken."""
-    backward: dict[str, tuple[int, ...]]
+    """While the loss is taken: what is left when the head is through."""
+    head_backward: int
+    embedding_backward: int
+    backward: dict[str, list[int]]
     """In the backward pass of a module: in the last layer, in the one before it, and so on; the last figure is the most
-    in any layer further down. `recompute` while a layer is computed again."""
+    in any layer further down."""
+    behind: dict[str, list[int]]
+    """The same when the module has been released."""
     copying: int
     """While parameters are copied out of a flat buffer in the backward pass."""
 
-    def at(self, modules: frozenset[str], above: int) -> int:
-        """In the backward pass of any of these modules, or of any module when there is none, with `above` layers
-        between it and the output."""
+    def during(self, modules: Iterable[str], passed: str, layers: int) -> list[int]:
+        """In the backward pass of any of these modules, where none of them is gathered behind that of `passed`: in the
+        last of `layers` layers, in the one before it, and so on."""
         named = [self.backward[name] for name in modules if name in self.backward]
-        return max((figures[min(above, len(figures) - 1)] for figures in named or self.backward.values()), default=0)
+        several = named or [self.behind[name] for name in (passed,) if name in self.behind]
+        padded = [(*figures[:layers], *figures[-1:] * (layers - len(figures))) for figures in several]
+        return [max(figures) for figures in zip(*padded, strict=True)] or [0] * layers
+
+
+_NOTHING = Gathered(
+    forward=0,
+    forward_copying=0,
+    head=0,
+    loss=0,
+    head_backward=0,
+    embedding_backward=0,
+    backward={},
+    behind={},
+    copying=0,
+)
 
 
 def gathered(job: Job) -> Gathered:
@@ -38,14 +64,15 @@ def gathered(job: Job) -> Gathered:
     runtime/zero/partitioned_param_coordinator.py: fetch_sub_module gathers what a module needs, and ahead of it up to
     the prefetch bucket while fewer than max_live elements are held; release_sub_module keeps what is used again within
     max_reuse elements. Parameters that are gathered together exist twice until the last of them has been used: in the
-    flat buffer and as copies (runtime/zero/partition_parameters.py, AllGatherCoalescedHandle.wait).
+    flat buffer and as copies (runtime/zero/partition_parameters.py, AllGatherCoalescedHandle.wait). One rank alone
+    needs no flat buffer (NoGatherCoalescedHandle).
 
     Layers are alike, so no more of them are followed than the limits reach across.
     """
     sizes = {w.module: w.elements for w in job.parameters.layer if w.elements > job.persistence_elements}
     layer_elements = sum(sizes.values())
-    if job.ranks == 1 and job.offload_parameters == "none":
-        return Gathered(forward=0, loss=0, backward={}, copying=0)
+    if not gathers(job):
+        return _NOTHING
     reach = 2 * max(job.live_elements, job.reuse_elements, job.prefetch_elements)
     layers = min(job.architecture.layers, 6 + reach // max(1, layer_elements))
     ends = {w.module: w.elements for w in (*job.parameters.before, *job.parameters.after)}
@@ -78,8 +105,12 @@ def gathered(job: Job) -> Gathered:
             visit(name, layer, _FORWARD)
     visit(head, -1, HEAD)
     forward_steps = len(steps)
+    if job.chunk:
+        visit(head, -1, _CHUNK)
+    loss_steps = len(steps)
     visit(head, -1, HEAD)
     every = job.checkpoint_every
+    trained = not job.adapter_rank or EMBEDDING in job.adapter_modules
     layer = layers - 1
     while layer >= 0:
         first = layer - layer % every if every else layer
@@ -89,28 +120,51 @@ def gathered(job: Job) -> Gathered:
                     visit(name, again, _RECOMPUTE)
         for back in range(layer, first - 1, -1):
             for name in reversed(order):
-                visit(name, back, name)
+                # Nothing before the first layer's attention needs a gradient.
+                if trained or back > 0 or name not in _FIRST:
+                    visit(name, back, name)
         layer = first - 1
-    visit(EMBEDDING, -1, EMBEDDING)
+    if trained:
+        visit(EMBEDDING, -1, EMBEDDING)
 
-    held, highest = _follow(steps, elements, job.live_elements, job.reuse_elements, job.prefetch_elements)
+    if not steps:
+        return _NOTHING
+    held, highest, left = _follow(
+        steps,
+        elements,
+        Limits(job.live_elements, job.reuse_elements, job.prefetch_elements),
+        together=job.ranks > 1,
+        again=[label in (_RECOMPUTE, _CHUNK) and not job.adapter_rank for label in labels],
+        staying=[label == _RECOMPUTE and bool(job.adapter_rank) for label in labels],
+        turn=forward_steps,
+    )
     backward: dict[str, list[int]] = {}
-    for label, size in zip(labels[forward_steps:], held[forward_steps:], strict=True):
-        backward.setdefault(label, []).append(size)
-    loss = max((held[i] for i in (forward_steps - 1, forward_steps) if i < len(held)), default=0)
-    near = layers // 2
+    behind: dict[str, list[int]] = {}
+    for label, during, after in zip(labels[forward_steps:], held[forward_steps:], left[forward_steps:], strict=True):
+        backward.setdefault(label, []).append(during)
+        behind.setdefault(label, []).append(after)
+    has_head = head in ends
+    if layers < job.architecture.layers:
+        near = layers // 2
+        for each in (backward, behind):
+            each.update(
+                {label: [*figures[:near], max(figures[near:])] for label, figures in each.items() if label in sizes}
+            )
     return Gathered(
-        forward=max(highest[:forward_steps], default=0),
+        forward=max(held[:forward_steps], default=0),
+        forward_copying=max(highest[:forward_steps], default=0),
+        head=highest[forward_steps - 1] if forward_steps else 0,
+        loss=left[loss_steps - 1] if loss_steps else 0,
+        head_backward=held[loss_steps] if has_head else 0,
+        embedding_backward=held[-1] if trained else left[-1],
+        backward=backward,
+        behind=behind,
         copying=max(highest[forward_steps:], default=0),
-        loss=loss,
-        backward={
-            label: (*figures[:near], max(figures[near:])) if label in sizes and len(figures) > near else (max(figures),)
-            for label, figures in backward.items()
-        },
     )
 
 
-_ORDER = ("q_proj", "k_proj", "v_proj", "W_pack", "o_proj", "gate_proj", "up_proj", "down_proj")
+_FIRST = ("q_proj", "k_proj", "v_proj", "W_pack")
+_ORDER = (*_FIRST, "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def _execution_order(sizes: dict[str, int]) -> list[str]:
@@ -118,11 +172,37 @@ def _execution_order(sizes: dict[str, int]) -> list[str]:
     return [name for name in _ORDER if name in sizes]
 
 
+class Limits(NamedTuple):
+    """DeepSpeed's own, in elements."""
+
+    live: int
+    reuse: int
+    prefetch: int
+
+
 def _follow(
-    steps: Sequence[int], elements: Sequence[int], live: int, reuse: int, prefetch: int
-) -> tuple[list[int], list[int]]:
-    """Elements held while each module of a pass runs, and most until then, of a pass whose order DeepSpeed knows (from
-    the second one on)."""
+    steps: Sequence[int],
+    elements: Sequence[int],
+    limits: Limits,
+    *,
+    together: bool,
+    again: Sequence[bool],
+    staying: Sequence[bool],
+    turn: int,
+) -> tuple[list[int], list[int], list[int]]:
+    """Elements held while each module of a pass runs, most until then, and what is left when it has been released, of a
+    pass whose order DeepSpeed knows (from the second one on).
+
+    `together`: what is fetched at once comes in a flat buffer. `staying`: frozen parameters that are gathered to
+    compute a layer again belong to the module whose backward pass asked for it, and go when that is through, whatever
+    the limits (fetch_sub_module, update_recompute_parameters, release_sub_module). `again`: what is computed again
+    keeps the weights that it read, even when they are released and gathered anew (runtime/zero/linear.py saves them).
+    `turn`: where the backward pass
+    begins. What is fetched before for use behind it is not in a flat buffer any more when the loss is taken (measured).
+    """
+    live, reuse, prefetch = limits
+    owned: set[int] = set()
+    saved: set[int] = set()
     count = len(steps)
     before = [0] * (count + 1)
     for i, p in enumerate(steps):
@@ -138,6 +218,7 @@ def _follow(
     held = counted = queue = 0
     result: list[int] = []
     most: list[int] = []
+    left: list[int] = []
     for i, p in enumerate(steps):
         size = elements[p]
         highest = 0
@@ -166,20 +247,42 @@ def _follow(
             q = steps[queue]
             fetched_for[q] = queue
             if q not in available and q not in flights and q not in batch:
-                batch.append(q)
+                if queue >= turn > i:
+                    available.add(q)
+                    held += elements[q]
+                    counted += elements[q]
+                else:
+                    batch.append(q)
                 ahead += elements[q]
             queue += 1
         if batch:
+            ahead = sum(elements[q] for q in batch)
             held += ahead
             counted += ahead
-            alone = len(batch) == 1
+            alone = len(batch) == 1 or not together
             flight = [len(batch), 0 if alone else ahead, 0 if alone else ahead]
             for q in batch:
                 flights[q] = flight
         result.append(held)
         most.append(max(held, highest))
-        if fetched_for.get(p, -1) <= i and not (following[i] < count and before[following[i]] - before[i + 1] < reuse):
+        used_again = following[i] < count
+        if staying[i]:
+            owned.add(p)
+        elif owned:
+            gone = sum(elements[q] for q in owned & available)
+            held -= gone
+            counted -= gone
+            available -= owned
+            owned.clear()
+        elif fetched_for.get(p, -1) <= i and not (used_again and before[following[i]] - before[i + 1] < reuse):
             available.discard(p)
-            held -= size
             counted -= size
-    return result, most
+            if again[i] and used_again:
+                saved.add(p)
+            else:
+                held -= size
+        if not again[i] and i >= turn and p in saved:
+            saved.discard(p)
+            held -= size
+        left.append(held)
+    return result, most, left

@@ -28,6 +28,7 @@ from dsgen.memory.states import (
     bucket_bytes,
     compact,
     largest_sub_group,
+    owned,
     partition_elements,
     partition_gradients,
 )
@@ -46,40 +47,55 @@ def add(*some: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
-def phases(job: Job, rank: int) -> tuple[Phase, ...]:
-    """Every phase of the job of `rank`, in order."""
+def phases(job: Job, *ranks: int) -> tuple[Phase, ...]:
+    """Every phase of the job, in order, each on that of `ranks` that holds most in it."""
     live = gathered(job) if job.stage == 3 else None
-    steady, summed = between_steps(job), accumulated(job, rank)
+    steady = between_steps(job)
     base_host = host.processes(job)
     ready_host = add(base_host, host.initialized(job), host.rounding(job))
-    train_host = add(ready_host, host.optimizer_states(job), host.accumulating(job, rank))
+    forward: list[Moment] = []
+    around_loss: list[Moment] = []
+    backward: list[Moment] = []
+    step: list[Moment] = []
+    after: list[Moment] = []
+    save: list[Moment] = []
+    losses = loss_moments(job, live)
+    # These count the gradients of earlier micro batches themselves.
+    highest = backward_pass(job, ranks, live)
+    for rank, held in zip(ranks, highest, strict=True):
+        summed = add(steady, accumulated(job, rank))
+        train_host = add(ready_host, host.optimizer_states(job), host.accumulating(job, rank))
+        forward.extend(_forward(job, live, summed, train_host))
+        around_loss.extend(_moment(each, summed, train_host) for each in losses)
+        backward.append(_moment(held, steady, train_host))
+        step.extend(_step(job, rank, steady, train_host))
+        after.append(_all_gather(job, steady, train_host))
+        save.append(_save(job, steady, train_host))
     found = [
-        _phase("load", [_load(job, base_host)]),
-        _phase("initialize", list(_initialize(job, ready_host))),
-        _phase("forward", [_forward(job, live, add(steady, summed), train_host)]),
-        _phase("loss", [_moment(held, add(steady, summed), train_host) for held in loss_moments(job, live)]),
-        _highest("backward", backward_pass(job, rank, live), steady, train_host),
-        _phase("step", list(_step(job, rank, steady, train_host))),
+        _phase(job, "load", [_load(job, base_host)]),
+        _phase(job, "initialize", list(_initialize(job, base_host, ready_host))),
+        _phase(job, "forward", forward),
+        _phase(job, "loss", around_loss),
+        _phase(job, "backward", backward),
+        _phase(job, "step", step),
     ]
     if job.stage > 0 and job.ranks > 1:
-        found.append(_phase("all-gather", [_all_gather(job, steady, train_host)]))
+        found.append(_phase(job, "all-gather", after))
     if job.saves:
-        found.append(_phase("save", [_save(job, steady, train_host)]))
+        found.append(_phase(job, "save", save))
     return tuple(found)
 
 
-def _phase(name: str, moments: list[Moment]) -> Phase:
+def _phase(job: Job, name: str, moments: list[Moment]) -> Phase:
+    if job.kind == "cpu":
+        # The host is the device.
+        fullest = max(moments, key=lambda moment: moment.device_bytes + moment.host_bytes)
+        return Phase(name=name, device=fullest, host=fullest)
     return Phase(
         name=name,
         device=max(moments, key=lambda moment: moment.device_bytes),
         host=max(moments, key=lambda moment: moment.host_bytes),
     )
-
-
-def _highest(name: str, several: Iterator[Held], steady: Mapping[str, int], on_host: Mapping[str, int]) -> Phase:
-    """`several` count the gradients of earlier micro batches themselves."""
-    highest = max(several, key=lambda held: held.all)
-    return _phase(name, [_moment(highest, steady, on_host)])
 
 
 def _moment(held: Held, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Moment:
@@ -110,8 +126,8 @@ def _load(job: Job, on_host: Mapping[str, int]) -> Moment:
     )
 
 
-def _initialize(job: Job, ready_host: Mapping[str, int]) -> Iterator[Moment]:
-    """What deepspeed.initialize holds on its way."""
+def _initialize(job: Job, base_host: Mapping[str, int], ready_host: Mapping[str, int]) -> Iterator[Moment]:
+    """What deepspeed.initialize holds on its way; the host's buffers are there at the end."""
     frozen = {WEIGHTS: job.element * job.frozen_elements} if job.stage < 3 else {}
     if job.stage == 0:
         moments = _initialize_whole(job)
@@ -119,42 +135,58 @@ def _initialize(job: Job, ready_host: Mapping[str, int]) -> Iterator[Moment]:
         moments = _initialize_flat(job)
     else:
         moments = _initialize_partitioned(job)
-    for name, device, on_host in moments:
-        yield Moment(name=name, device=add(frozen, device), host=add(ready_host, on_host))
+    for name, device, before, ready in moments:
+        yield Moment(name=name, device=add(frozen, device), host=add(ready_host if ready else base_host, before))
 
 
-_Made = Iterator[tuple[str, dict[str, int], dict[str, int]]]
+_Made = Iterator[tuple[str, dict[str, int], dict[str, int], bool]]
+"""Name, parts on the device, parts on the host, and whether the host's own buffers are there as well."""
 
 
 def _initialize_whole(job: Job) -> _Made:
     """Stage 0: runtime/fp16/fused_optimizer.py, __init__, clones every weight and flattens the clones;
-    initialize_optimizer_states steps once with gradients of zero. In fp32 nothing is made before the first step."""
+    initialize_optimizer_states steps once with gradients of zero. runtime/fp16/unfused_optimizer.py does so parameter
+    by parameter, and makes the gradients in 16 bits as well. In fp32 nothing is made before the first step."""
     e, trained = job.element, job.trained.elements
     weights = {WEIGHTS: e * trained}
     if e == 4:
-        yield "ready", weights, {}
+        yield "ready", weights, {}, True
         return
-    yield "flattening", weights | {TEMPORARIES: 2 * e * trained}, {}
     made = {MASTER: 4 * trained, STATES: job.optimizer.states * trained}
-    yield "first states", weights | made | {TEMPORARIES: (4 + job.optimizer.temporaries) * trained}, {}
+    if job.optimizer.fused:
+        yield "flattening", weights | {TEMPORARIES: 2 * e * trained}, {}, False
+        yield "first states", weights | made | {TEMPORARIES: (4 + job.optimizer.temporaries) * trained}, {}, True
+    else:
+        yield "first states", weights | made | {TEMPORARIES: (e + 4) * trained + _updating(job, trained)}, {}, True
+
+
+def _updating(job: Job, elements: int) -> int:
+    """Temporaries of an optimizer that updates so many elements in tensors of the model's shapes. On CPU torch's AdamW
+    takes one of them at a time (torch/optim/adam.py, _single_tensor_adam): two temporaries, while the last one of the
+    parameter before is still there."""
+    if job.kind != "cpu":
+        return job.optimizer.temporaries * elements
+    sizes = [weight.elements for weight in job.trained.in_order()]
+    pairs = zip([0, *sizes], sizes, strict=False)
+    return job.optimizer.temporaries // 2 * max(before + 2 * size for before, size in pairs)
 
 
 def _initialize_flat(job: Job) -> _Made:
     """Stages 1 and 2: runtime/zero/stage_1_and_2.py, __init__; runtime/bf16_optimizer.py, _setup_for_real_optimizer."""
     e, trained, flat, size = job.element, job.trained.elements, aligned_elements(job), partition_elements(job)
     weights = {WEIGHTS: e * flat}
-    if job.bf16_optimizer or _flattens_on_device(job):
-        yield "flattening", {WEIGHTS: e * trained, TEMPORARIES: e * flat}, {}
+    if job.bf16_optimizer or flattens_on_device(job):
+        yield "flattening", {WEIGHTS: e * trained, TEMPORARIES: e * flat}, {}, False
     else:
-        yield "flattening on the host", weights, {TEMPORARIES: e * (trained + flat)}
+        yield "flattening on the host", weights, {TEMPORARIES: e * (trained + flat)}, False
     if job.bf16_optimizer:
-        yield "ready", weights | {MASTER: 4 * size, GRADIENTS: job.accumulate * flat}, {}
+        yield "ready", weights | {MASTER: 4 * size, GRADIENTS: job.accumulate * flat}, {}, True
     elif job.offload_optimizer != "none":
-        yield "copying the partition", weights | {TEMPORARIES: e * size}, {}
-        yield "ready", weights | {BUCKETS: e * job.trained.largest}, {}
+        yield "copying the partition", weights | {TEMPORARIES: e * size}, {}, False
+        yield "ready", weights | {BUCKETS: e * job.trained.largest}, {}, True
     else:
-        yield "copying the partition", weights | {MASTER: 4 * size, TEMPORARIES: e * size}, {}
-        yield "gradients of zero", weights | {MASTER: 4 * size, TEMPORARIES: 4 * size}, {}
+        yield "copying the partition", weights | {MASTER: 4 * size, TEMPORARIES: e * size}, {}, True
+        yield "gradients of zero", weights | {MASTER: 4 * size, TEMPORARIES: 4 * size}, {}, True
 
 
 def _initialize_partitioned(job: Job) -> _Made:
@@ -164,21 +196,21 @@ def _initialize_partitioned(job: Job) -> _Made:
     on_device = job.offload_parameters == "none"
     weights = {WEIGHTS: e * (size + -(-job.frozen_elements // job.ranks))} if on_device else {}
     if on_device:
-        yield "defragmenting", weights, {TEMPORARIES: e * size}
+        yield "defragmenting", weights, {TEMPORARIES: e * size}, False
     if job.offload_optimizer == "none":
-        yield "master weights", weights | {MASTER: 4 * size, TEMPORARIES: 4 * group}, {}
+        yield "master weights", weights | {MASTER: 4 * size, TEMPORARIES: 4 * group}, {}, True
     else:
-        # initialize_optimizer_states: a buffer for the largest sub-group beside the buffers of all.
-        yield "gradients of zero", weights, {TEMPORARIES: 4 * group}
+        # initialize_optimizer_states: a buffer for the largest sub-group, before there is one for the sums of all.
+        yield "gradients of zero", weights, {TEMPORARIES: max(0, 4 * group - job.accumulate * size)}, True
     ready = between_steps(job)
     for later in (STATES, GATHERED):
         ready.pop(later, None)
     largest = job.trained.largest
     own = 0 if on_device else -(-largest // job.ranks)
-    yield "hooks", ready | {GATHERED: e * (largest + own)}, {}
+    yield "hooks", ready | {GATHERED: e * (largest + own)}, {}, True
 
 
-def _flattens_on_device(job: Job) -> bool:
+def flattens_on_device(job: Job) -> bool:
     """runtime/zero/stage_1_and_2.py, __init__: flat_buffer_bytes against accelerator.available_memory().
 
     The CPU accelerator answers with the memory of the host, which is enough wherever the model could be built.
@@ -189,23 +221,28 @@ def _flattens_on_device(job: Job) -> bool:
     return job.device_bytes - used >= job.element * aligned_elements(job)
 
 
-def _forward(job: Job, live: Gathered | None, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Moment:
+def _forward(job: Job, live: Gathered | None, steady: Mapping[str, int], on_host: Mapping[str, int]) -> list[Moment]:
     layer = activations.layer_bytes(job)
     kept = activations.kept_between_layers(job, layer, job.architecture.layers) + activations.around_layers(job)
-    parts = {
-        ACTIVATIONS: job.tokens * (kept + activations.forward_of_layer(job)),
-        GATHERED: job.element * live.forward if live else 0,
-    }
-    return Moment(name="last layer", device=add(steady, parts), host=on_host)
+
+    def moment(name: str, added: int, gathered: int) -> Moment:
+        parts = {ACTIVATIONS: job.tokens * (kept + added), GATHERED: job.element * gathered}
+        return Moment(name=name, device=add(steady, parts), host=on_host)
+
+    found = [moment("last layer", activations.forward_of_layer(job), live.forward if live else 0)]
+    if live:
+        found.append(moment("gathering", 0, live.forward_copying))
+    return found
 
 
 def _step(job: Job, rank: int, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Iterator[Moment]:
     """The optimizer's step.
 
     Stage 0 (runtime/fp16/fused_optimizer.py, step): every gradient in fp32, then all of them flat, beside the
-    gradients themselves. Stages 1 and 2 (runtime/zero/stage_1_and_2.py, step): the partition's gradients are flattened
-    in 16 bits and then made fp32, and none is freed before; fp32 sums are used in place. Stage 3 (runtime/zero/
-    stage3.py, _prepare_fp32_grad_for_sub_group): the same for one sub-group at a time.
+    gradients themselves; unfused_optimizer.py keeps them beside the fp32 ones. Stages 1 and 2 (runtime/zero/
+    stage_1_and_2.py, step): the partition's gradients are flattened in 16 bits and then made fp32, and none is freed
+    before; fp32 sums are used in place. Stage 3 (runtime/zero/stage3.py, _prepare_fp32_grad_for_sub_group): the same
+    for one sub-group at a time.
     """
     e, trained, size = job.element, job.trained.elements, partition_elements(job)
     temporaries = job.optimizer.temporaries
@@ -219,15 +256,17 @@ def _step(job: Job, rank: int, steady: Mapping[str, int], on_host: Mapping[str, 
         yield moment("on the host", gradients, 0)
     elif job.stage == 0:
         if e == 4:
-            # On CPU torch's optimizers take one parameter at a time.
-            yield moment("update", e * trained, temporaries * (job.trained.largest if job.kind == "cpu" else trained))
+            yield moment("update", e * trained, _updating(job, trained))
+        elif not job.optimizer.fused:
+            yield moment("update", e * trained, 4 * trained + _updating(job, trained))
         else:
             yield moment("gradients in fp32", e * trained, 8 * trained)
             yield moment("update", 0, (4 + temporaries) * trained)
     elif job.bf16_optimizer:
         yield moment("update", e * trained, temporaries * size)
     elif job.stage < 3:
-        largest = _largest_owned(job, rank)
+        # The norm is taken of the piece that lies in the partition.
+        largest = max((inside for _, inside in owned(job, rank)), default=0)
         own = partition_gradients(job, rank)
         # At stage 1 reduced gradients are still views of the bucket.
         yield moment("norm", own, _NORM_BYTES * largest, bucket_bytes(job) if job.stage == 1 else 0)
@@ -246,19 +285,6 @@ def _step(job: Job, rank: int, steady: Mapping[str, int], on_host: Mapping[str, 
             yield moment("overflow check", 0, (job.accumulate + 1) * size)
         yield moment("gradients in fp32", 0, flat + (4 * group if job.accumulate < 4 else 0))
         yield moment("update", 0, (4 + temporaries) * group)
-
-
-def _largest_owned(job: Job, rank: int) -> int:
-    size = partition_elements(job)
-    start, end = rank * size, (rank + 1) * size
-    offset = largest = 0
-    for weight in job.trained.in_order():
-        if offset >= end:
-            break
-        # The norm is taken of the piece that lies in the partition.
-        largest = max(largest, min(offset + weight.elements, end) - max(offset, start))
-        offset += weight.elements
-    return largest
 
 
 def _all_gather(job: Job, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Moment:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dsgen.memory import activations, loss
@@ -43,14 +44,9 @@ class Held(NamedTuple):
         return self.activations + self.loss + self.gradients + self.buckets + self.gathered + self.temporaries
 
 
-class _Stop(NamedTuple):
-    """A place in the backward pass: its activations, and the parameters whose gradients are complete there, each with
-    its offset in the flat buffer."""
-
-    name: str
-    activations: int
-    gathered: int
-    weights: tuple[tuple[int, int], ...]
+_Stop = tuple[str, int, int, tuple[tuple[int, int], ...], int]
+"""A place in the backward pass: its name, its activations and gathered weights in bytes, and the parameters whose
+gradients are complete there: elements and offset, and from where in the flat buffer offsets count."""
 
 
 def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
@@ -61,56 +57,59 @@ def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
     end = start + per_layer * trained.layers
     e = job.element
     hidden = job.tokens * e * job.architecture.hidden_size
-    layers = job.architecture.layers
-    kept = job.tokens * (
-        activations.around_layers(job) + activations.kept_between_layers(job, activations.layer_bytes(job), layers)
-    )
+    layer, layers = activations.layer_bytes(job), job.architecture.layers
+    kept = job.tokens * (activations.around_layers(job) + activations.kept_between_layers(job, layer, layers))
     norm = job.tokens * activations.final_norm_bytes(job)
 
-    def placed(weights: tuple[Weight, ...], offset: int, modules: frozenset[str]) -> tuple[tuple[int, int], ...]:
+    def placed(weights: tuple[Weight, ...], modules: frozenset[str]) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
+        offset = 0
         for weight in weights:
             if weight.module in modules:
                 found.append((weight.elements, offset))
             offset += weight.elements
         return tuple(reversed(found))
 
-    def elements_gathered(modules: frozenset[str], above: int = 0) -> int:
-        return e * live.at(modules, above) if live else 0
+    def gathered(modules: Iterable[str], passed: str) -> list[int]:
+        """Layer by layer, the first one first."""
+        return [e * elements for elements in reversed(live.during(modules, passed, layers))] if live else [0] * layers
 
     after_head, after_norm = frozenset({HEAD}), frozenset({FINAL_NORM})
-    yield _Stop(
-        "output head", kept + norm + hidden, elements_gathered(after_head), placed(trained.after, end, after_head)
+    at_head, at_norm, at_embedding = (
+        (e * live.head_backward, e * live.loss, e * live.embedding_backward) if live else (0, 0, 0)
     )
-    yield _Stop(
-        "last norm",
-        kept + job.tokens * (4 + e + 8) * job.architecture.hidden_size + hidden,
-        elements_gathered(after_head),
-        placed(trained.after, end, after_norm),
-    )
-    inside: dict[str, tuple[tuple[int, int], ...]] = {}
-    for point, number, held in activations.backward(job):
-        if point.name not in inside:
-            inside[point.name] = placed(trained.layer, 0, point.modules)
-        offset = start + number * per_layer
-        weights = tuple((elements, place + offset) for elements, place in inside[point.name])
-        yield _Stop(point.name, held, elements_gathered(point.modules, layers - 1 - number), weights)
-    yield _Stop(
+    yield "output head", kept + norm + hidden, at_head, placed(trained.after, after_head), end
+    # Its input and five more in fp32, as in a layer (activations.backward_points).
+    last_norm = kept + job.tokens * (24 * job.architecture.hidden_size + 4)
+    # Its weight's gradient is there first.
+    yield "last norm", kept + norm + hidden, at_norm, placed(trained.after, after_norm), end
+    yield "last norm", last_norm, at_norm, (), end
+    points = []
+    passed = ""
+    for point in activations.backward_points(job, layer):
+        points.append((point.name, gathered(point.modules, passed), placed(trained.layer, point.modules)))
+        passed = next((name for name in point.modules if live and name in live.backward), passed)
+    for (_, number, held), (name, figures, weights) in zip(
+        activations.backward(job), itertools.cycle(points), strict=False
+    ):
+        yield name, held, figures[number], weights, start + number * per_layer
+    yield (
         "embedding",
         job.tokens * activations.around_layers(job) + hidden,
-        elements_gathered(frozenset({EMBEDDING})),
-        placed(trained.before, 0, frozenset({EMBEDDING})),
+        at_embedding,
+        placed(trained.before, frozenset({EMBEDDING})),
+        0,
     )
 
 
-def backward_pass(job: Job, rank: int, live: Gathered | None) -> Iterator[Held]:
-    """Everything that the last micro batch's backward pass holds behind the loss, moment by moment."""
+def backward_pass(job: Job, ranks: Sequence[int], live: Gathered | None) -> list[Held]:
+    """For each of `ranks` the highest moment of the last micro batch's backward pass behind the loss."""
     if job.stage == 3:
-        yield from _partitioned(job, live)
-    elif job.stage == 2 or (job.stage == 1 and job.overlap and not job.bf16_optimizer):
-        yield from _bucket_by_bucket(job, rank)
-    else:
-        yield from _summed(job, rank)
+        return [_partitioned(job, live)] * len(ranks)
+    if job.stage == 2 or (job.stage == 1 and job.overlap and not job.bf16_optimizer):
+        return _bucket_by_bucket(job, ranks)
+    piling = _piling(job)
+    return [_summed(job, rank, piling) for rank in ranks]
 
 
 def _tied(job: Job) -> int:
@@ -120,106 +119,185 @@ def _tied(job: Job) -> int:
     return job.element * job.architecture.vocabulary_size * job.architecture.hidden_size
 
 
-def _bucket_by_bucket(job: Job, rank: int) -> Iterator[Held]:
+class _Bucket(NamedTuple):
+    """Gradients that are reduced together, the same on every rank, and what is held besides."""
+
+    name: str
+    """Where the backward pass is."""
+    activations: int
+    gradients: int
+    """Those that wait, but for what the rank holds of its own partition."""
+    elements: int
+    aside: bool
+    """One gradient that is larger than a bucket, and is not in it."""
+    weights: list[tuple[int, int]]
+    """Elements and offset in the flat buffer."""
+    first: int
+    behind: int
+    """The range in the flat buffer."""
+
+
+class _Rank:
+    """What a rank holds of its own partition while buckets are reduced, and its highest moment.
+
+    runtime/zero/stage_1_and_2.py: allreduce_bucket flattens the pieces that belong to different partitions, which is a
+    second copy of the bucket's content; one piece alone is not copied. copy_grads_in_partition then allocates this
+    rank's partition anew in every micro batch, beside that of the micro batches before (average_tensor adds them at the
+    end).
+    """
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.summed, self.contiguous = compact(job), job.contiguous
+        self.offloaded, self.first_stage = job.offload_optimizer != "none", job.stage == 1
+        self.e, self.size, self.sent = job.element, partition_elements(job), job.sent
+        self.element = job.accumulate if job.stage == 1 and self.summed else self.e
+        self.buckets = bucket_bytes(job)
+        self.start, self.end = rank * self.size, (rank + 1) * self.size
+        self.earlier = 0 if job.stage == 1 else accumulated(job, rank).get(GRADIENTS, 0)
+        self.own_bytes = 0 if self.offloaded and not self.summed else partition_gradients(job, rank)
+        self.mine = self.earlier
+        self.most = 0
+        self.highest = Held("")
+
+    def reduce(self, bucket: _Bucket) -> None:
+        """A bucket is reduced."""
+        largest_own = own_pieces = own_elements = 0
+        if bucket.first < self.end and bucket.behind > self.start:
+            for elements, offset in bucket.weights:
+                own = min(offset + elements, self.end) - max(offset, self.start)
+                if own > 0:
+                    own_pieces += 1
+                    own_elements += elements
+                    largest_own = max(largest_own, own)
+        split = bucket.first // self.size < (bucket.behind - 1) // self.size or (self.summed and own_pieces > 1)
+        flat = self.element * bucket.elements if split or not self.contiguous else 0
+        if own_pieces and self.summed:
+            self.mine = self.own_bytes
+        # With fp32 accumulation the reduced piece is upcast before it is added; what is sent in another type is copied.
+        if self.element != self.sent:
+            upcast = self.sent * bucket.elements
+        else:
+            upcast = 4 * largest_own if self.summed and own_pieces else 0
+        self._note(bucket, flat + upcast)
+        if not own_pieces:
+            return
+        norm = _NORM_BYTES * largest_own if self.offloaded else 0
+        if self.contiguous and not self.summed and not self.offloaded:
+            self.mine = self.earlier + self.own_bytes
+        self._note(bucket, norm)
+        if self.summed:
+            return
+        if not self.first_stage and (not self.contiguous or (self.offloaded and bucket.aside)):
+            # They stay where they are, copied to the host or not.
+            self.mine += own_elements * self.e
+        elif self.first_stage and bucket.aside and self.contiguous and not self.offloaded:
+            # Of those that stay at stage 1 its own do not.
+            self.mine -= own_elements * self.e
+
+    def _note(self, bucket: _Bucket, temporaries: int) -> None:
+        gradients = bucket.gradients + self.mine
+        now = bucket.activations + gradients + self.buckets + temporaries
+        if now > self.most:
+            self.most = now
+            self.highest = Held(bucket.name, bucket.activations, 0, gradients, self.buckets, 0, temporaries)
+
+
+def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
     """Stage 2, and stage 1 with overlap_comm: gradients go into a bucket as they come, and a full one is reduced.
 
     runtime/zero/stage_1_and_2.py: reduce_independent_p_g_buckets_and_remove_grads copies a gradient into the bucket
-    and frees it; before one that no longer fits, reduce_ipg_grads reduces. allreduce_bucket flattens the pieces that
-    belong to different partitions, which is a second copy of the bucket's content; one piece alone is not copied.
-    copy_grads_in_partition then allocates this rank's partition anew in every micro batch, beside that of the micro
-    batches before (average_tensor adds them at the end). At stage 1 the sums of earlier micro batches lie in the
-    parameters' own gradients, whole, until they have been copied into the bucket.
+    and frees it; before one that no longer fits, reduce_ipg_grads reduces. At stage 1 the sums of earlier micro batches
+    lie in the parameters' own gradients, whole, until they have been copied into the bucket.
     """
-    e, size, tied = job.element, partition_elements(job), _tied(job)
+    e, tied = job.element, _tied(job)
     first_stage = job.stage == 1
     element = job.accumulate if first_stage and compact(job) else e
     piled = element * job.trained.elements if first_stage and job.accumulation > 1 else 0
-    offloaded = job.offload_optimizer != "none"
-    summed = compact(job)
-    earlier = 0 if first_stage else accumulated(job, rank).get(GRADIENTS, 0)
-    own_bytes = 0 if offloaded and not summed else partition_gradients(job, rank)
-    start, end = rank * size, (rank + 1) * size
-    buckets = bucket_bytes(job)
-    capacity = job.bucket_elements
-    mine = earlier
-    filled = waiting = 0
-    largest_own = 0
-    pieces: set[int] = set()
-    own_pieces = own_elements = 0
-    fresh = False
-
-    def reduce(stop: _Stop | None, name: str, gradient: int) -> Iterator[Held]:
-        nonlocal mine, fresh, filled, waiting, largest_own, own_pieces, own_elements
-        if not filled:
-            return
-        acts, gathered = (stop.activations, stop.gathered) if stop else (0, 0)
-        split = len(pieces - {rank}) + (own_pieces if summed else min(own_pieces, 1)) > 1
-        flat = element * filled if split or not job.contiguous else 0
-        if own_pieces and not fresh:
-            fresh = True
-            if summed:
-                mine = own_bytes
-        held = piled + gradient + waiting + tied
-        # With fp32 accumulation the reduced piece is upcast before it is added; fp32 buckets are sent in 16 bits.
-        upcast = e * filled if element > e else 4 * largest_own if summed and own_pieces else 0
-        yield Held(name, acts, 0, mine + held, buckets, gathered, flat + upcast)
-        if own_pieces and not summed:
-            # Without contiguous_gradients they stay where they are.
-            mine = earlier + own_bytes if job.contiguous else mine + own_elements * e
-        if own_pieces:
-            norm = _NORM_BYTES * largest_own if offloaded else 0
-            yield Held(name, acts, 0, mine + held, buckets, gathered, norm)
-        filled = waiting = largest_own = own_pieces = own_elements = 0
-        pieces.clear()
-
-    for stop in _stops(job, None):
-        if not stop.weights:
-            yield Held(stop.name, stop.activations, 0, piled + mine + waiting + tied, buckets if filled or fresh else 0)
-        for elements, offset in stop.weights:
+    buckets, capacity = bucket_bytes(job), job.bucket_elements
+    several = [_Rank(job, rank) for rank in ranks]
+    filled = waiting = behind = 0
+    first = job.trained.elements
+    weights: list[tuple[int, int]] = []
+    for name, held, _, complete, start in _stops(job, None):
+        if not complete:
+            now, allocated = piled + waiting + tied, buckets if filled else 0
+            for each in several:
+                if held + now + allocated + each.mine > each.most:
+                    each.most = held + now + allocated + each.mine
+                    each.highest = Held(name, held, 0, now + each.mine, allocated)
+        for elements, offset in complete:
             gradient = e * elements
-            if filled + elements > capacity:
-                yield from reduce(stop, f"{stop.name}, reducing", gradient)
-            yield Held(stop.name, stop.activations, 0, piled + mine + waiting + gradient + tied, buckets)
+            if filled and filled + elements > capacity:
+                now = piled + waiting + gradient + tied
+                bucket = _Bucket(f"{name}, reducing", held, now, filled, filled > capacity, weights, first, behind)
+                for each in several:
+                    each.reduce(bucket)
+                filled = behind = 0
+                # Stage 1 clears no gradient; those in a bucket are views of it.
+                waiting = waiting if first_stage else 0
+                first = job.trained.elements
+                weights = []
+            now = piled + waiting + gradient + tied
+            for each in several:
+                if held + now + buckets + each.mine > each.most:
+                    each.most = held + now + buckets + each.mine
+                    each.highest = Held(name, held, 0, now + each.mine, buckets)
             filled += elements
-            if elements > capacity or not job.contiguous:
+            if elements <= capacity and job.contiguous:
+                piled -= min(piled, element * elements)
+            elif not piled:
                 waiting += gradient
-            elif piled:
-                piled -= element * elements
-            pieces.update(range(offset // size, (offset + elements - 1) // size + 1))
-            own = min(offset + elements, end) - max(offset, start)
-            if own > 0:
-                own_pieces += 1
-                own_elements += elements
-                largest_own = max(largest_own, own)
-    yield from reduce(None, "last bucket", 0)
+            place = start + offset
+            weights.append((elements, place))
+            first, behind = min(first, place), max(behind, place + elements)
+    last = _Bucket("last bucket", 0, piled + waiting + tied, filled, filled > capacity, weights, first, behind)
+    for each in several:
+        each.reduce(last)
+    highest = [each.highest for each in several]
+    if first_stage and job.accumulation > 1:
+        # Only the last micro batch is reduced: in those before it gradients are summed whole.
+        before = _piling(job)
+        highest = [max(before, each, key=_all) for each in highest]
+    return highest
 
 
-def _summed(job: Job, rank: int) -> Iterator[Held]:
-    """Stages 0 and 1, and BF16_Optimizer: whole gradients pile up, and are reduced behind the backward pass.
+def _piling(job: Job) -> Held:
+    """Stages 0 and 1, and BF16_Optimizer: whole gradients pile up until the backward pass has ended."""
+    trained, e, tied = job.trained, job.element, _tied(job)
+    fp32_sums = job.stage == 1 and compact(job) and not job.bf16_optimizer
+    element = job.accumulate if fp32_sums else e
+    buckets = bucket_bytes(job) if job.stage == 1 and not job.bf16_optimizer else 0
+    started = job.accumulation > 1
+    grown = element * trained.elements if started else 0
+    most, highest = 0, Held("")
+    for name, held, _, complete, _ in _stops(job, None):
+        if not complete:
+            now, allocated = grown + tied, buckets if started else 0
+            if held + now + allocated > most:
+                most, highest = held + now + allocated, Held(name, held, 0, now, allocated)
+        for elements, _ in complete:
+            started = True
+            now = grown + e * elements + (element * elements if fp32_sums else 0) + tied
+            if held + now + buckets > most:
+                most, highest = held + now + buckets, Held(name, held, 0, now, buckets)
+            if job.accumulation == 1:
+                grown += element * elements
+    return highest
+
+
+def _summed(job: Job, rank: int, piling: Held) -> Held:
+    """Stages 0 and 1, and BF16_Optimizer: whole gradients are reduced behind the backward pass.
 
     runtime/engine.py, buffered_allreduce_fallback (stage 0: 5e8 elements flattened at once);
     runtime/bf16_optimizer.py (one flat fp32 gradient, sent as a copy in 16 bits);
     runtime/zero/stage_1_and_2.py, reduce_gradients (stage 1: bucket by bucket, in the order of registration).
     """
-    trained, e, tied = job.trained, job.element, _tied(job)
-    fp32_sums = job.stage == 1 and compact(job) and not job.bf16_optimizer
-    element = job.accumulate if fp32_sums else e
-    buckets = bucket_bytes(job) if job.stage == 1 and not job.bf16_optimizer else 0
-    whole = element * trained.elements
-    grown = whole if job.accumulation > 1 else 0
-    started = job.accumulation > 1
-    for stop in _stops(job, None):
-        if not stop.weights:
-            yield Held(stop.name, stop.activations, 0, grown + tied, buckets if started else 0)
-        for elements, _ in stop.weights:
-            started = True
-            extra = e * elements + (element * elements if fp32_sums else 0)
-            yield Held(stop.name, stop.activations, 0, grown + extra + tied, buckets)
-            if job.accumulation == 1:
-                grown += element * elements
+    trained, e = job.trained, job.element
+    whole = e * trained.elements
+    moments = [piling]
     if job.bf16_optimizer:
-        yield Held("adding to the fp32 gradients", 0, 0, whole, 0, 0, 4 * trained.largest)
-        yield Held("all-reduce", 0, 0, whole, 0, 0, e * aligned_elements(job))
+        moments.append(Held("adding to the fp32 gradients", gradients=whole, temporaries=4 * trained.largest))
+        moments.append(Held("all-reduce", gradients=whole, temporaries=e * aligned_elements(job)))
     elif job.stage == 0:
         flat = highest = 0
         for weight in trained.in_order():
@@ -227,96 +305,108 @@ def _summed(job: Job, rank: int) -> Iterator[Held]:
             highest = max(highest, flat)
             if flat > _ALL_REDUCED_AT_ONCE:
                 flat = 0
-        yield Held("all-reduce", 0, 0, whole, 0, 0, e * highest)
+        moments.append(Held("all-reduce", gradients=whole, temporaries=e * highest))
     else:
-        yield from _behind(job, rank, whole, element, buckets)
+        moments.extend(_behind(job, rank))
+    return max(moments, key=_all)
 
 
-def _behind(job: Job, rank: int, whole: int, element: int, buckets: int) -> Iterator[Held]:
+def _behind(job: Job, rank: int) -> Iterator[Held]:
     size = partition_elements(job)
+    start, end = rank * size, (rank + 1) * size
     own_bytes = 0 if job.offload_optimizer != "none" else partition_gradients(job, rank)
-    capacity = job.bucket_elements
+    capacity, buckets = job.bucket_elements, bucket_bytes(job)
     summed = compact(job)
-    filled = 0
-    remaining = whole
-    pieces: set[int] = set()
-    mine = 0
-    offset = 0
-    owns = False
+    element = job.accumulate if summed else job.element
+    remaining = element * job.trained.elements
+    filled = first = offset = mine = 0
 
     def reduce() -> Iterator[Held]:
+        """What lies from `first` to `offset` in the flat buffer."""
         nonlocal mine
-        flat = element * filled if len(pieces) > 1 or (summed and owns) else 0
+        owns = first < end and offset > start
+        flat = element * filled if first // size < (offset - 1) // size or (summed and owns) else 0
         if summed and owns:
             mine = own_bytes
-        # fp32 sums are sent in 16 bits.
-        sent = job.element * filled if element > job.element else 0
+        # What is sent in another type is copied.
+        sent = job.sent * filled if element != job.sent else 0
         yield Held("reducing a bucket", 0, 0, remaining + mine, buckets, 0, flat + sent)
         if owns:
             mine = own_bytes
             yield Held("reducing a bucket", 0, 0, remaining + mine, buckets)
 
     for weight in job.trained.in_order():
-        if filled + weight.elements > capacity and filled:
+        elements = weight.elements
+        if filled + elements > capacity and filled:
             yield from reduce()
-            filled = 0
-            pieces.clear()
-        if weight.elements <= capacity:
-            remaining -= element * weight.elements
-        filled += weight.elements
-        last = offset + weight.elements - 1
-        pieces.update(range(offset // size, last // size + 1))
-        owns = owns or offset // size <= rank <= last // size
-        offset += weight.elements
+            filled, first = 0, offset
+        if elements <= capacity:
+            remaining -= element * elements
+        filled += elements
+        offset += elements
     yield from reduce()
 
 
-def _partitioned(job: Job, live: Gathered | None) -> Iterator[Held]:
+def _all(held: Held) -> int:
+    return held.all
+
+
+def _partitioned(job: Job, live: Gathered | None) -> Held:
     """Stage 3: gradients go into the permanent bucket, and a full one is reduced and scattered.
 
     runtime/zero/stage3.py, __add_grad_to_ipg_bucket and __avg_scatter_grads; runtime/comm/coalesced_collectives.py,
     reduce_scatter_coalesced: the pieces are put in the order of their ranks, which is a copy of the bucket's content.
     With offload a rank's piece passes through the device, and its norm is taken in fp64 (_constant_buffered_norm2).
     """
-    e, n, tied = job.element, job.ranks, _tied(job)
+    e, n, tied, sent = job.element, job.ranks, _tied(job), job.sent
     offloaded = job.offload_optimizer != "none"
     capacity = job.bucket_elements
     filled = waiting = largest = pieces = 0
+    highest = Held("")
     if live:
         below = activations.kept_between_layers(job, activations.layer_bytes(job), job.architecture.layers)
         kept = job.tokens * (below + activations.around_layers(job))
-        yield Held("gathering", kept, 0, 0, 0, e * live.copying)
+        highest = Held("gathering", kept, gathered=e * live.copying)
+    most = highest.all
 
-    def reduce(name: str, acts: int, gathered: int, gradient: int) -> Iterator[Held]:
+    def reducing() -> int:
+        """Temporaries."""
         alone = pieces == 1 and filled % n == 0
-        flat = 0 if alone else e * filled
+        flat = 0 if alone else sent * filled
         # Reduced pieces are views of the flat copy until they are converted to the type of the sums.
-        converted = job.accumulate * -(-filled // n) if job.accumulate != e else 0
+        converted = job.accumulate * -(-filled // n) if job.accumulate != sent else 0
         own = -(-largest // n)
         moved = job.accumulate * own if job.kind != "cpu" else 0
         passing = _NORM_BYTES * min(own, _NORM_ELEMENTS) + moved if offloaded else 0
-        temporaries = max(flat + converted, (converted or flat) + passing)
-        yield Held(name, acts, 0, gradient + waiting + tied, 0, gathered, temporaries)
+        return max(flat + converted, (converted or flat) + passing)
 
-    for stop in _stops(job, live):
-        if not stop.weights:
-            yield Held(stop.name, stop.activations, 0, waiting + tied, 0, stop.gathered)
-        for elements, _ in stop.weights:
+    for name, held, gathered, complete, _ in _stops(job, live):
+        if not complete:
+            now = waiting + tied
+            if held + gathered + now > most:
+                most, highest = held + gathered + now, Held(name, held, gradients=now, gathered=gathered)
+        for elements, _ in complete:
             gradient = e * elements
             if filled + elements > capacity and filled:
-                yield from reduce(f"{stop.name}, reducing", stop.activations, stop.gathered, gradient)
+                now, temporaries = gradient + waiting + tied, reducing()
+                if held + gathered + now + temporaries > most:
+                    most = held + gathered + now + temporaries
+                    highest = Held(f"{name}, reducing", held, 0, now, 0, gathered, temporaries)
                 filled = waiting = largest = pieces = 0
-            yield Held(stop.name, stop.activations, 0, gradient + waiting + tied, 0, stop.gathered)
+            now = gradient + waiting + tied
+            if held + gathered + now > most:
+                most, highest = held + gathered + now, Held(name, held, gradients=now, gathered=gathered)
             filled += elements
             pieces += 1
             largest = max(largest, elements)
             if elements > capacity or not job.contiguous:
                 waiting += gradient
-    if filled:
-        yield from reduce("last bucket", 0, 0, 0)
+    if not filled:
+        return highest
+    return max(highest, Held("last bucket", gradients=waiting + tied, temporaries=reducing()), key=_all)
 
 
-def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, Held, Held]:
+def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, ...]:
     """The loss forward, the loss backward, and the output head's backward pass, before any bucket is there."""
     layers = job.architecture.layers
     kept = job.tokens * (
@@ -324,19 +414,22 @@ def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, Held, Held]:
         + activations.kept_between_layers(job, activations.layer_bytes(job), layers)
         + activations.final_norm_bytes(job)
     )
-    gathered = job.element * live.loss if live else 0
+    at_head, at_loss, back = (
+        tuple(job.element * each for each in (live.head, live.loss, live.head_backward)) if live else (0, 0, 0)
+    )
     head = loss.head_gradient_bytes(job)
     hidden = loss.hidden_gradient_bytes(job)
     chunked = bool(job.chunk)
     return (
-        Held("loss forward", kept, loss.forward_bytes(job), 0, 0, gathered),
+        Held("output head", kept, loss.logits_gradient_bytes(job), gathered=at_head),
+        Held("loss forward", kept, loss.forward_bytes(job), gathered=at_loss),
         Held(
             "loss backward",
             kept + (hidden if chunked else 0),
             loss.backward_bytes(job),
             head // 2 if chunked else 0,
             0,
-            gathered,
+            at_loss,
         ),
-        Held("output head backward", kept + hidden, loss.logits_gradient_bytes(job), head, 0, gathered),
+        Held("output head backward", kept + hidden, loss.logits_gradient_bytes(job), head, 0, back),
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from dsgen.memory.job import Job, Weights
 from dsgen.memory.report import BUCKETS, GATHERED, GRADIENTS, MASTER, STATES, WEIGHTS
 
@@ -38,21 +41,30 @@ def partitioned(weights: Weights, ranks: int) -> int:
     return parts(before) + weights.layers * parts(layer) + parts(after)
 
 
+def owned(job: Job, rank: int) -> Iterator[tuple[int, int]]:
+    """Parameters that lie, whole or in part, in the partition of `rank` (stages 1 and 2): the elements of each, and how
+    many of them lie there."""
+    trained, size = job.trained, partition_elements(job)
+    start, end = rank * size, (rank + 1) * size
+    before, layer = trained.per(trained.before), trained.per(trained.layer)
+    passed = min(trained.layers, max(0, start - before) // max(1, layer))
+    offset = before + passed * layer if passed else 0
+    skipped = len(trained.before) + passed * len(trained.layer) if passed else 0
+    for weight in itertools.islice(trained.in_order(), skipped, None):
+        if offset >= end:
+            break
+        inside = min(offset + weight.elements, end) - max(offset, start)
+        if inside > 0:
+            yield weight.elements, inside
+        offset += weight.elements
+
+
 def owned_elements(job: Job, rank: int) -> int:
     """Elements of the parameters that lie, whole or in part, in the partition of `rank` (stages 1 and 2).
 
     runtime/zero/stage_1_and_2.py, copy_grads_in_partition: the buffer of gradients is as large as all of them.
     """
-    size = partition_elements(job)
-    start, end = rank * size, (rank + 1) * size
-    offset = total = 0
-    for weight in job.trained.in_order():
-        if offset >= end:
-            break
-        if offset + weight.elements > start:
-            total += weight.elements
-        offset += weight.elements
-    return total
+    return sum(elements for elements, _ in owned(job, rank))
 
 
 def largest_sub_group(job: Job) -> int:
@@ -60,15 +72,30 @@ def largest_sub_group(job: Job) -> int:
 
     runtime/zero/stage3.py, _create_fp16_sub_groups: parameters are added until the limit is reached or passed.
     """
-    total = partition_elements(job)
-    if job.sub_group_elements >= total:
+    total, limit = partition_elements(job), job.sub_group_elements
+    if limit >= total:
         return total
+    trained, ranks = job.trained, job.ranks
+    before, layer, after = (
+        [-(-weight.elements // ranks) for weight in some] for some in (trained.before, trained.layer, trained.after)
+    )
     largest = filled = 0
-    for weight in job.trained.in_order():
-        filled += -(-weight.elements // job.ranks)
-        if filled >= job.sub_group_elements:
-            largest, filled = max(largest, filled), 0
+    for part in itertools.chain(before, layer * trained.layers, after):
+        filled += part
+        if filled >= limit:
+            if filled > largest:
+                largest = filled
+            filled = 0
     return max(largest, filled)
+
+
+def gathers(job: Job) -> bool:
+    """Whether a whole parameter is at stage 3 another tensor than the part that a rank keeps of it.
+
+    runtime/zero/partition_parameters.py, NoGatherHandle: one rank moves its parameters to the device, which copies
+    nothing where they are there already.
+    """
+    return job.ranks > 1 or (job.offload_parameters != "none" and job.kind != "cpu")
 
 
 def persistent_elements(job: Job) -> int:
@@ -76,7 +103,11 @@ def persistent_elements(job: Job) -> int:
 
     runtime/zero/parameter_offload.py, mark_persistent_parameters.
     """
-    return sum(w.elements for w in job.parameters.in_order() if w.elements <= job.persistence_elements)
+    if not gathers(job):
+        return 0
+    adapters = job.trained.in_order() if job.adapter_rank else ()
+    every = itertools.chain(job.parameters.in_order(), adapters)
+    return sum(w.elements for w in every if w.elements <= job.persistence_elements)
 
 
 def compact(job: Job) -> bool:
@@ -100,7 +131,7 @@ def between_steps(job: Job) -> dict[str, int]:
         if job.offload_parameters == "none":
             held[WEIGHTS] = e * (size + -(-job.frozen_elements // job.ranks))
         held[GATHERED] = e * persistent_elements(job)
-        held[BUCKETS] = e * job.bucket_elements if job.contiguous else 0
+        held[BUCKETS] = job.sent * job.bucket_elements if job.contiguous else 0
     else:
         flat = trained if job.stage == 0 else aligned_elements(job)
         held[WEIGHTS] = e * (flat + job.frozen_elements)
@@ -150,7 +181,7 @@ def bucket_bytes(job: Job) -> int:
     runtime/zero/stage_1_and_2.py, setup_buckets: `reduce_bucket_size` in full whatever the model's size, twice with
     overlap_comm, in fp32 where stage 1 accumulates so.
     """
-    if not job.contiguous and job.offload_optimizer == "none":
+    if not job.contiguous:
         return 0
     element = job.accumulate if job.stage == 1 and compact(job) else job.element
     return job.bucket_elements * element * (2 if job.overlap else 1)

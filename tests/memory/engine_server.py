@@ -1,9 +1,11 @@
 """Runs the real DeepSpeed engine on CPU, rank 0 of several by torch's fake process group, and counts live storages.
 
 Reads one JSON object a line, `{"ds_config", "model", "dtype", "ranks", "rank", "micro", "sequence", "steps",
-"checkpoint_every", "chunk", "adapter"}`, and answers with one line: `{"peaks": {phase: bytes}, "optimizer": name}`.
-A phase's peak is that of the last micro batch of the last step. Collectives do nothing: the values are wrong, the
-storages are right.
+"checkpoint_every", "chunk", "adapter"}`, and answers with one line: `{"peaks": {phase: bytes}, "ever": bytes,
+"optimizer": name}`. A phase's peak is the highest of all micro batches of the last step, `ever` that of all steps. The
+phase `loss` begins with the output head and ends, on the way back, where the gradients of its weight or its input are
+known.
+Collectives do nothing: the values are wrong, the storages are right.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+PLAIN_LINEAR = torch.nn.functional.linear
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -34,9 +38,18 @@ class Storages(TorchDispatchMode):  # type: ignore[misc]
         self.phase = "model"
 
     def enter(self, phase: str) -> None:
-        """From here on count for this phase."""
+        """From here on count for this phase, too."""
         self.phase = phase
-        self.peaks[phase] = self.bytes
+        self.peaks[phase] = max(self.peaks.get(phase, 0), self.bytes)
+
+    def follow(self, before: str, after: str) -> Callable[..., None]:
+        """A hook that goes from one phase to another."""
+
+        def hook(*_: Any) -> None:
+            if self.phase == before:
+                self.enter(after)
+
+        return hook
 
     def note(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -71,11 +84,16 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     from dsgen.runtime.losses import chunk_loss
     from dsgen.runtime.recompute import checkpoint_activations
 
+    # Stage 3 replaces it for the rest of the process (runtime/zero/partition_parameters.py).
+    torch.nn.functional.linear = PLAIN_LINEAR
     fields = dict(job["model"])
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     config.use_cache = False
     dtype = DTYPES[job["dtype"]]
-    ds_config = job["ds_config"]
+    ds_config = dict(job["ds_config"])
+    if job["dtype"] == "fp16":
+        # A step that overflows makes no states.
+        ds_config["fp16"] = {**ds_config["fp16"], "loss_scale": 1}
     storages = Storages()
     with ExitStack() as stack:
         stack.enter_context(storages)
@@ -85,6 +103,7 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=job["attention"])
         if job["chunk"]:
             chunk_loss(model, job["chunk"])
+        mark_loss(model, storages, job)
         if job["checkpoint_every"]:
             checkpoint_activations(model, job["checkpoint_every"])
         if job["adapter"]:
@@ -97,21 +116,45 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         engine, _, _, _ = deepspeed.initialize(
             model=model, model_parameters=[p for p in model.parameters() if p.requires_grad], config=ds_config
         )
+        ever = 0
         for _ in range(job["steps"]):
-            for _ in range(ds_config["gradient_accumulation_steps"]):
+            ever = max(ever, most(storages.peaks))
+            storages.peaks = {phase: storages.peaks[phase] for phase in ("model", "initialize")}
+            for micro_batch in range(1, ds_config["gradient_accumulation_steps"] + 1):
                 ids = torch.randint(0, config.vocab_size, (job["micro"], job["sequence"]))
                 labels = ids.clone()
                 storages.enter("forward")
                 loss = engine(input_ids=ids, labels=labels).loss
-                storages.enter("backward")
                 engine.backward(loss)
                 del loss
-                storages.enter("step")
+                if micro_batch == ds_config["gradient_accumulation_steps"]:
+                    storages.enter("step")
                 engine.step()
-                storages.enter("between steps")
+            storages.enter("between steps")
+    assert not engine.skipped_steps
     name = type(engine.optimizer).__name__
     engine.destroy()
-    return {"peaks": storages.peaks, "optimizer": name}
+    return {"peaks": storages.peaks, "ever": max(ever, most(storages.peaks)), "optimizer": name}
+
+
+def most(peaks: dict[str, int]) -> int:
+    """The highest of all phases behind the building of the model."""
+    return max(size for phase, size in peaks.items() if phase != "model")
+
+
+def mark_loss(model: Any, storages: Storages, job: dict[str, Any]) -> None:
+    """Let the model tell where the loss begins and ends."""
+    head = model.get_output_embeddings()
+    head.register_forward_pre_hook(storages.follow("forward", "loss"))
+    behind = storages.follow("loss", "backward")
+    if not job["adapter"] and head.weight is not model.get_input_embeddings().weight:
+        head.weight.register_hook(behind)
+
+    def watch(*arguments: Any) -> None:
+        if arguments[-1].requires_grad:
+            arguments[-1].register_hook(behind)
+
+    model.base_model.norm.register_forward_hook(watch)
 
 
 def main() -> None:
@@ -133,17 +176,25 @@ def main() -> None:
     import deepspeed.comm.torch
     import transformers.models.llama.modeling_llama  # noqa: F401
     from deepspeed.runtime.zero import partitioned_param_coordinator, utils
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     # Its buffers in /dev/shm wait for real neighbours. The attribute of that name is torch itself.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     torch.distributed.init_process_group(backend="fake", store=FakeStore(), rank=int(rank), world_size=int(ranks))
     deepspeed.init_distributed(dist_backend="fake")
+    # Says no where a processor has no fast arithmetic for it.
+    type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda _: True
     for module in (utils, partitioned_param_coordinator):
         for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
             if hasattr(module, name):
                 # They compare with what no other rank has sent.
                 setattr(module, name, lambda *_, **__: None)
+    for optimizer in (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3):
+        # What no other rank has sent may be infinite; a step that overflows makes no states.
+        checked = optimizer.has_overflow
+        optimizer.has_overflow = lambda *a, checked=checked, **k: checked(*a, **k) and False
     print(json.dumps({"ready": deepspeed.__version__}), file=answers)
     for line in sys.stdin:
         answer = measure(json.loads(line))

@@ -22,23 +22,20 @@ SERVER = {"device": "ascend-910b3-64g", "per_node": 8}
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_recipe_fits(path: Path) -> None:
     """On the device and on the host, with the headroom that it asks for."""
-    said = load_recipe(path, ()).document.value["hardware"]
-    # Where neither the recipe nor the catalogue knows the host, one of the smallest that there are.
-    small = (
-        () if "host_memory" in said else ("hardware.host_memory=" + ("8GiB" if said["device"] == "cpu" else "384GiB"),)
-    )
-    report = estimate(resolve(check_recipe(load_recipe(path, small))))
-    assert report.host.verdict == "fits", report.host
-    assert report.device.verdict == ("unknown" if said["device"] == "cpu" else "fits"), report.device
+    plan = resolve(check_recipe(load_recipe(path, ())))
+    report = estimate(plan)
+    assert report.verdict == report.host.verdict == "fits", report.host
+    # Of a CPU recipe the host is the device.
+    assert report.device.verdict == ("unknown" if plan.kind == "cpu" else "fits"), report.device
 
 
 def test_verdicts_follow_the_headroom(plan: Planner) -> None:
-    """13B with 16-bit sums: 54.6 GiB allocated, 59.3 GiB in all at the upper end of reserved memory, of 60.96 GiB."""
+    """13B with 16-bit sums: 54.6 GiB allocated, 12.2 of which come and go; two communicators; 58.9 of 60.96 GiB."""
     job = {**FULL, "model": "llama-2-13b", "precision": {"type": "bf16", "accumulate": "bf16"}, "hardware": SERVER}
     tight = estimate(plan(**job))
     assert tight.device.verdict == "tight"
     assert tight.peak_phase == "step"
-    assert tight.device.total_peak_bytes / GIB == pytest.approx(54.646 * 1.06 + 1 + 400 / 1024, abs=0.02)
+    assert tight.device.total_peak_bytes / GIB == pytest.approx(54.646 + 0.2 * 12.21 + 1 + 800 / 1024, abs=0.02)
     assert estimate(plan(**job, memory={"headroom": "1%"})).device.verdict == "fits"
     stage_1 = estimate(plan(**{**job, "precision": {"type": "bf16", "accumulate": "fp32"}, "zero": {"stage": 1}}))
     assert stage_1.device.verdict == stage_1.verdict == "does not fit"
@@ -58,7 +55,7 @@ def test_the_phases_add_up(plan: Planner) -> None:
 def test_communicator_buffers_are_those_of_the_environment(plan: Planner) -> None:
     usual = estimate(plan(**FULL)).device.parts["communicators"]
     small = estimate(plan(**FULL, environment={"HCCL_BUFFSIZE": 50})).device.parts["communicators"]
-    assert (usual, small) == (400 << 20, 100 << 20)
+    assert (usual, small) == (800 << 20, 200 << 20)
 
 
 def test_a_node_holds_all_its_ranks(plan: Planner) -> None:
@@ -91,10 +88,11 @@ def test_on_cpu_the_host_is_the_device(plan: Planner) -> None:
 
 def test_an_own_script_may_change_shapes(plan: Planner, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("")
-    own = estimate(plan(**FULL, entrypoint="mine.py")).device
-    usual = estimate(plan(**FULL)).device
+    job = {**FULL, "zero": {"stage": 3}}
+    own, usual = (estimate(plan(**job, **more)).device for more in ({"entrypoint": "mine.py"}, {}))
     assert own.allocated_peak_bytes == usual.allocated_peak_bytes
-    assert own.reserved_peak_bytes > usual.reserved_peak_bytes
+    assert own.total_peak_bytes == usual.total_peak_bytes, "torch gives back before it fails"
+    assert own.reserved_with_room_bytes > usual.reserved_with_room_bytes > usual.reserved_peak_bytes
 
 
 def test_what_is_not_measured_is_said(plan: Planner) -> None:

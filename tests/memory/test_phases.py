@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgen.memory import host
-from dsgen.memory.job import Job
+from dsgen.memory.gathering import gathered
+from dsgen.memory.job import Job, adapter_weights
 from dsgen.memory.phases import add, phases
 
 from .conftest import GIB, bytes_by_phase, job_of
@@ -131,3 +132,46 @@ def test_the_first_and_the_last_rank_differ_by_a_few_parameters(shape: dict[str,
     job = _job(shape)
     first, last = bytes_by_phase(job, 0), bytes_by_phase(job, job.ranks - 1)
     assert abs(first["step"] - last["step"]) <= 12 * job.trained.largest
+
+
+def test_parameters_that_stay_whole_are_never_gathered() -> None:
+    job = job_of("llama-3.2-1b", 3, 8, persistence_elements=1_000_000_000, bucket_elements=0)
+    for phase in phases(job, 0):
+        if phase.name not in ("load", "initialize"):
+            assert phase.device.device["gathered weights"] == 2 * job.parameters.elements, phase.name
+
+
+def test_one_rank_gathers_what_it_has_on_the_host() -> None:
+    alone = job_of("llama-3.2-1b", 3, 1, offload=("optimizer", "parameters"), chunk=512)
+    forward = phases(alone, 0)[2]
+    assert forward.device.device["gathered weights"] > 2 * alone.parameters.largest
+    # On CPU the device is the host, and nothing is copied.
+    on_cpu = job_of("llama-3.2-1b", 3, 1, offload=("optimizer", "parameters"), chunk=512, kind="cpu")
+    assert "gathered weights" not in phases(on_cpu, 0)[2].device.device
+
+
+def test_several_ranks_are_each_as_full_as_alone() -> None:
+    job = job_of("llama-3.2-1b", 2, 8, accumulation=2, bucket_elements=50_000_000)
+    first, last, both = phases(job, 0), phases(job, 7), phases(job, 0, 7)
+    for one, other, fuller in zip(first, last, both, strict=True):
+        assert fuller.device.device_bytes == max(one.device.device_bytes, other.device.device_bytes)
+    assert first != last
+
+
+def test_frozen_weights_of_a_recomputed_layer_stay_until_its_backward_pass_begins() -> None:
+    adapters = adapter_weights(job_of("llama-3.2-1b", 3, 8).architecture, 8, ("q_proj", "v_proj"))
+    limits = {"live_elements": 0, "reuse_elements": 0, "prefetch_elements": 0, "persistence_elements": 10_000}
+    job = job_of(
+        "llama-3.2-1b",
+        3,
+        8,
+        trained=adapters,
+        adapter_rank=8,
+        adapter_modules=frozenset({"q_proj", "v_proj"}),
+        tokens=128,
+        sequence=128,
+        **limits,
+    )
+    layer = sum(w.elements for w in job.parameters.layer if w.elements > 10_000)
+    assert gathered(job).backward["down_proj"][0] == layer
+    assert gathered(job).backward["up_proj"][0] < layer / 3
