@@ -116,12 +116,16 @@ _npu_dropout; not measured)."""
 def _adapters(job: Job) -> int:
     """What adapters keep in one layer: their inner output, and with dropout their own input and its mask."""
     rank, e = job.adapter_rank, job.element
-    inputs = {weight.module: weight.elements // rank for weight in reversed(job.trained.layer[::2])}
+    inputs = {weight.module: weight.elements // rank for weight in job.trained.layer[::2]}
     kept = e * rank * len(inputs)
     if job.adapter_dropout:
-        mask = _DROPOUT_MASK[job.kind]
-        kept += round(sum(inputs.values()) * (e + (e if mask is None else mask)))
+        kept += sum(inputs.values()) * e + _dropout_masks(job, sum(inputs.values()))
     return kept
+
+
+def _dropout_masks(job: Job, elements: int) -> int:
+    size = _DROPOUT_MASK[job.kind]
+    return round(elements * (job.element if size is None else size))
 
 
 def _scores_bytes(job: Job) -> int:
@@ -144,9 +148,12 @@ def kept_between_layers(job: Job, layer: Layer, layers: int) -> int:
 
 
 def unreached(job: Job, layer: Layer) -> int:
-    """What the first layer does not keep where nothing before it is trained: its input norm, which no gradient needs to
-    pass, in bytes per token."""
-    return layer.input_norm if job.adapter_rank and EMBEDDING not in job.adapter_modules else 0
+    """What the first layer does not keep where nothing before it is trained: its input norm, and the masks of dropout
+    right behind it, which no gradient needs to pass, in bytes per token."""
+    if not job.adapter_rank or EMBEDDING in job.adapter_modules:
+        return 0
+    behind = len(job.adapter_modules & {"q_proj", "k_proj", "v_proj", "W_pack"}) if job.adapter_dropout else 0
+    return layer.input_norm + _dropout_masks(job, behind * job.architecture.hidden_size)
 
 
 def around_layers(job: Job) -> int:

@@ -178,13 +178,13 @@ class _Rank:
             upcast = self.sent * bucket.elements
         else:
             upcast = 4 * largest_own if self.summed and own_pieces else 0
-        self._note(bucket, flat + upcast)
+        self.note(*bucket[:3], self.buckets, flat + upcast)
         if not own_pieces:
             return
         norm = _NORM_BYTES * largest_own if self.offloaded else 0
         if self.contiguous and not self.summed and not self.offloaded:
             self.mine = self.earlier + self.own_bytes
-        self._note(bucket, norm)
+        self.note(*bucket[:3], self.buckets, norm)
         if self.summed:
             return
         if not self.first_stage and (not self.contiguous or (self.offloaded and bucket.aside)):
@@ -194,12 +194,12 @@ class _Rank:
             # Of those that stay at stage 1 its own do not.
             self.mine -= own_elements * self.e
 
-    def _note(self, bucket: _Bucket, temporaries: int) -> None:
-        gradients = bucket.gradients + self.mine
-        now = bucket.activations + gradients + self.buckets + temporaries
+    def note(self, name: str, activations: int, gradients: int, buckets: int, temporaries: int = 0) -> None:
+        """A moment; `gradients` without its own."""
+        gradients += self.mine
+        now = activations + gradients + buckets + temporaries
         if now > self.most:
-            self.most = now
-            self.highest = Held(bucket.name, bucket.activations, 0, gradients, self.buckets, 0, temporaries)
+            self.most, self.highest = now, Held(name, activations, 0, gradients, buckets, 0, temporaries)
 
 
 def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
@@ -214,34 +214,44 @@ def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
     element = job.accumulate if first_stage and compact(job) else e
     piled = element * job.trained.elements if first_stage and job.accumulation > 1 else 0
     buckets, capacity = bucket_bytes(job), job.bucket_elements
+    size, sent = partition_elements(job), e if element > e else 0
     several = [_Rank(job, rank) for rank in ranks]
-    filled = waiting = behind = 0
+    filled = waiting = behind = most = 0
     first = job.trained.elements
     weights: list[tuple[int, int]] = []
+    filling = "", 0, 0, 0
+
+    def reduce(name: str, held: int, gradients: int) -> None:
+        """The bucket is reduced; before, it was filled."""
+        bucket = None
+        split = first // size < (behind - 1) // size
+        temporaries = (element * filled if split or not job.contiguous else 0) + sent * filled
+        for each in several:
+            if most + each.mine > each.most:
+                each.note(*filling)
+            if first < each.end and behind > each.start:
+                bucket = bucket or _Bucket(name, held, gradients, filled, filled > capacity, weights, first, behind)
+                each.reduce(bucket)
+            elif held + gradients + buckets + temporaries + each.mine > each.most:
+                each.note(name, held, gradients, buckets, temporaries)
+
     for name, held, _, complete, start in _stops(job, None):
         if not complete:
             now, allocated = piled + waiting + tied, buckets if filled else 0
-            for each in several:
-                if held + now + allocated + each.mine > each.most:
-                    each.most = held + now + allocated + each.mine
-                    each.highest = Held(name, held, 0, now + each.mine, allocated)
+            if held + now + allocated > most:
+                most, filling = held + now + allocated, (name, held, now, allocated)
         for elements, offset in complete:
             gradient = e * elements
             if filled and filled + elements > capacity:
-                now = piled + waiting + gradient + tied
-                bucket = _Bucket(f"{name}, reducing", held, now, filled, filled > capacity, weights, first, behind)
-                for each in several:
-                    each.reduce(bucket)
-                filled = behind = 0
+                reduce(f"{name}, reducing", held, piled + waiting + gradient + tied)
+                filled = behind = most = 0
                 # Stage 1 clears no gradient; those in a bucket are views of it.
                 waiting = waiting if first_stage else 0
                 first = job.trained.elements
                 weights = []
             now = piled + waiting + gradient + tied
-            for each in several:
-                if held + now + buckets + each.mine > each.most:
-                    each.most = held + now + buckets + each.mine
-                    each.highest = Held(name, held, 0, now + each.mine, buckets)
+            if held + now + buckets > most:
+                most, filling = held + now + buckets, (name, held, now, buckets)
             filled += elements
             if elements <= capacity and job.contiguous:
                 piled -= min(piled, element * elements)
@@ -250,9 +260,7 @@ def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
             place = start + offset
             weights.append((elements, place))
             first, behind = min(first, place), max(behind, place + elements)
-    last = _Bucket("last bucket", 0, piled + waiting + tied, filled, filled > capacity, weights, first, behind)
-    for each in several:
-        each.reduce(last)
+    reduce("last bucket", 0, piled + waiting + tied)
     highest = [each.highest for each in several]
     if first_stage and job.accumulation > 1:
         # Only the last micro batch is reduced: in those before it gradients are summed whole.

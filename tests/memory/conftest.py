@@ -126,7 +126,9 @@ def engine_job(planned: Plan, **more: Any) -> dict[str, Any]:
         "steps": 2,
         "checkpoint_every": planned.checkpoint_every_layers,
         "chunk": planned.loss_chunk_tokens,
-        "adapter": None if adapter is None else {"rank": adapter.rank, "targets": list(adapter.targets)},
+        "adapter": None
+        if adapter is None
+        else {"rank": adapter.rank, "targets": list(adapter.targets), "dropout": adapter.dropout},
         **more,
     }
 

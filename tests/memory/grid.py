@@ -70,10 +70,16 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 Choice = dict[str, Any]
 
 
-def tolerance(choice: Choice) -> float:
-    """Most that a peak may be off: 1 %, but for adapters at stage 3, where the modules of the adapters themselves are
-    gathered too, which is not followed."""
-    return 0.05 if choice["stage"] == 3 and choice["adapter"] != "none" else 0.01
+KNOWN = {
+    9: "stage 3, three ranks, limits near the size of the model: 4.6 % too high",
+    22: "stage 3, three ranks, adapters: 5.8 % too low",
+    81: "stage 3, adapters, everything released at once: 3.6 % too low",
+    128: "stage 3, adapters: 2.0 % too low",
+    131: "stage 3, adapters: 4.2 % too high",
+    155: "stage 3, adapters: 2.8 % too high",
+}
+"""Jobs of the design whose peak is not met. Gathering follows neither the modules of adapters nor why some parameters
+are fetched alone."""
 
 
 def possible(choice: Choice) -> bool:
@@ -198,7 +204,7 @@ class Result:
     @property
     def is_close(self) -> bool:
         """Whether the peak is as near as it must be."""
-        return abs(self.error) <= tolerance(self.choice)
+        return abs(self.error) <= 0.01
 
     @property
     def phase(self) -> str:
@@ -207,8 +213,8 @@ class Result:
 
     @property
     def is_right_phase(self) -> bool:
-        """Whether it does, or does but for 1 %, or for what the peak may be off."""
-        return self.measured[self.phase] >= (1 - tolerance(self.choice)) * max(self.measured.values())
+        """Whether it does, or does but for 1 %."""
+        return self.measured[self.phase] >= 0.99 * max(self.measured.values())
 
     def __str__(self) -> str:
         unusual = {name: value for name, value in self.choice.items() if value != FACTORS[name][0]}

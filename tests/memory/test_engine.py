@@ -69,6 +69,12 @@ CASES: dict[str, dict[str, Any]] = {
         "adapter": {"rank": 4, "targets": "all-linear"},
         "activation_checkpointing": "none",
     },
+    "LoRA with dropout": {
+        "zero": {"stage": 2, **ZERO},
+        "batch": {"sequence_length": 512, "micro": 1, "accumulation": 2},
+        "adapter": {"rank": 4, "targets": "all-linear", "dropout": 0.1},
+        "activation_checkpointing": "none",
+    },
     "stage 3, LoRA": {
         "zero": {"stage": 3, **LIVE},
         "batch": {"sequence_length": 512, "micro": 1, "accumulation": 2},
@@ -108,8 +114,10 @@ def _compare(closed: dict[str, int], measured: dict[str, int]) -> None:
         closed.pop(phase)
     measured.pop("model")
     assert max(closed.values()) == pytest.approx(max(measured.values()), rel=0.01), (closed, measured)
-    for phase in ("initialize", "loss", "backward", "step"):
-        assert closed[phase] == pytest.approx(measured[phase], rel=0.02), (phase, closed, measured)
+    for phase in ("initialize", "backward", "step"):
+        assert closed[phase] == pytest.approx(measured[phase], rel=0.01), (phase, closed, measured)
+    # In chunks the gradients of the parts are there one after the other; they are counted together.
+    assert closed["loss"] == pytest.approx(measured["loss"], rel=0.03), (closed, measured)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -57,7 +57,8 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "stage 3, tensor 2 x data 2": (4, {"parallel": {"tensor": 2}, "zero": STAGE_3}),
     "tensor 4 for 2 heads of keys": (4, {"parallel": {"tensor": 4}, "activation_checkpointing": "full"}),
     "sequence 4 for 2 heads of keys": (4, {"parallel": {"sequence": 4}}),
-    "sequence 2 x data 2": (4, {"parallel": {"sequence": 2}}),
+    "sequence 4, recomputed": (4, {"parallel": {"sequence": 4}, "activation_checkpointing": "full"}),
+    "stage 3, sequence 2 x data 2": (4, {"parallel": {"sequence": 2}, "zero": STAGE_3}),
 }
 
 
@@ -157,6 +158,7 @@ def test_attention_of_a_shared_sequence(write_recipe: Callable[..., Path], engin
     """Where heads are wider than the feed-forward part, the forward pass of a recomputed layer is highest in it."""
     closed, measured = both(engines, 2, WIDE_HEADS, write_recipe)
     assert closed["forward"] == pytest.approx(measured["forward"], rel=0.01)
+    assert max(closed.values()) == pytest.approx(max(measured.values()), rel=0.01), (closed, measured)
 
 
 def test_every_parameter_is_somewhere() -> None:
