@@ -173,7 +173,7 @@ class _Rank:
         flat = self.element * bucket.elements if split or not self.contiguous else 0
         if own_pieces and self.summed:
             self.mine = self.own_bytes
-        # With fp32 accumulation the reduced piece is upcast before it is added; what is sent in another type is copied.
+        # With fp32 accumulation the reduced piece is upcast before it is added.
         if self.element != self.sent:
             upcast = self.sent * bucket.elements
         else:
@@ -214,7 +214,8 @@ def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
     element = job.accumulate if first_stage and compact(job) else e
     piled = element * job.trained.elements if first_stage and job.accumulation > 1 else 0
     buckets, capacity = bucket_bytes(job), job.bucket_elements
-    size, sent = partition_elements(job), e if element > e else 0
+    # What is sent in another type is copied.
+    size, sent = partition_elements(job), job.sent if element != job.sent else 0
     several = [_Rank(job, rank) for rank in ranks]
     filled = waiting = behind = most = 0
     first = job.trained.elements
