@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from dsgen.documents.errors import DocumentError
@@ -18,21 +19,48 @@ MOST = 3
 SMALL_BUCKET_ELEMENTS = 20_000_000
 SMALL_SUB_GROUP_ELEMENTS = 20_000_000
 
+KINDS = (
+    "overlap",
+    "buckets",
+    "sub-group",
+    "live",
+    "reuse",
+    "attention",
+    "loss",
+    "parameters on device",
+    "optimizer on device",
+    "lower stage",
+    "accumulate",
+    "micro batch",
+    "recompute",
+    "stage",
+    "optimizer offload",
+    "pinned optimizer",
+    "parameter offload",
+)
+"""Kinds of change, the cheapest first."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """Something to change in a recipe, and what it costs."""
 
     kind: str
+    """One of KINDS."""
     overrides: tuple[str, ...]
+    """What only makes sense together."""
     cost: str
+
+
+Changes = tuple[Change, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
     """Changes that are made together, and the job with them."""
 
-    changes: tuple[Change, ...]
+    changes: Changes
+    """The cheapest first."""
     variant: Variant
 
 
@@ -50,8 +78,9 @@ def advise(loaded: LoadedRecipe, base: Variant) -> Advised:
     """Up to three sets of changes that make a job fit with its headroom, where none does, without it.
 
     Changes are tried in the order of their cost, one on top of the other, until the job fits; then those that are not
-    needed are taken back, the dearest first. The next set does without the kind of change that decided the one before.
-    Nothing is said of a job that fits, or whose memory is not known.
+    needed are taken back, the dearest first, or replaced by a weaker one. The next set does without the change that
+    decided the one before. Where this leads nowhere, every combination of stage, offload, page-locked memory, gradient
+    sums, sizes and pieces of work is tried. Nothing is said of a job that fits, or whose memory is not known.
     """
     if base.report.verdict in ("fits", "unknown"):
         return Advised()
@@ -60,76 +89,225 @@ def advise(loaded: LoadedRecipe, base: Variant) -> Advised:
     if base.report.verdict == "does not fit":
         goals += (("fits", "tight"),)
     for goal in goals:
-        found = tuple(search.sets(goal))
+        found = search.step_by_step(goal) or search.everything(goal)
         if found:
             return Advised(advice=found)
-    return Advised(closest=search.closest)
+    return Advised(closest=search.closest())
 
 
 class _Search:
     def __init__(self, loaded: LoadedRecipe, base: Variant) -> None:
         self._loaded = loaded
+        self._recipe: Mapping[str, Any] = loaded.document.value
         self._base = base
         self._known: dict[tuple[str, ...], Variant | None] = {}
-        self._all = tuple(possible_changes(loaded.document.value, base.plan, base.report))
-        self.closest: Advice | None = None
+        self._best: tuple[Changes, Variant] = ((), base)
+        self._weaker = {
+            "micro batch": tuple(_smaller_batches(self._recipe, base.plan)),
+            "stage": tuple(_higher_stages(base.plan)),
+            "lower stage": tuple(_lower_stages(base.plan)),
+        }
+        """Changes of a kind that has several, the weakest first."""
 
-    def sets(self, goal: Sequence[Verdict]) -> Iterator[Advice]:
+    def step_by_step(self, goal: Sequence[Verdict]) -> tuple[Advice, ...]:
         """Sets of changes that reach one of these verdicts, the cheapest first."""
-        changes = self._all
-        given: list[set[str]] = []
-        while len(given) < MOST:
-            found = self._cheapest(changes, goal)
+        steps = tuple(possible_steps(self._recipe, self._base.plan, self._base.report))
+        given: list[Advice] = []
+        # A stage that was given is not given again; a higher one may be, for the room that it leaves.
+        without: set[Change] = set()
+        while len(_distinct(given)) < MOST:
+            found = self._cheapest(steps, goal, without)
             if found is None:
-                return
-            overrides = set(found.variant.overrides)
-            # More than what another one needs is no advice.
-            if not any(fewer <= overrides for fewer in given):
-                given.append(overrides)
-                yield found
-            changes = tuple(change for change in changes if change.kind != found.changes[-1].kind)
+                break
+            advice, decisive = found
+            given.append(advice)
+            dearest = advice.changes[-1]
+            if dearest.kind == "stage":
+                without |= {dearest, *self._weaker_than(dearest)}
+                steps = tuple(step for step in steps if step is not decisive and step[-1] not in without)
+            else:
+                steps = tuple(step for step in steps if step is not decisive and step[-1].kind != dearest.kind)
+        return _distinct(given)
 
-    def _cheapest(self, changes: Sequence[Change], goal: Sequence[Verdict]) -> Advice | None:
-        taken: list[Change] = []
+    def _cheapest(
+        self, steps: Sequence[Changes], goal: Sequence[Verdict], without: set[Change]
+    ) -> tuple[Advice, Changes] | None:
+        """What fits first, and the step that decided."""
+        taken: Changes = ()
         reached = self._base
-        for change in changes:
-            tried = self._with([*taken, change])
+        for step in steps:
+            tried = self._with((*taken, *step))
             if tried is None or _need(tried.report) > _need(reached.report):
                 continue
-            taken.append(change)
-            reached = tried
+            taken, reached = _merged((*taken, *step)), tried
             if reached.report.verdict in goal:
-                return self._needed(taken, reached, goal)
-        if self.closest is None and _need(reached.report) < _need(self._base.report):
-            self.closest = self._needed(taken, reached, None)
+                return self._needed(taken, reached, goal, without), step
         return None
 
-    def _needed(self, taken: list[Change], reached: Variant, goal: Sequence[Verdict] | None) -> Advice:
-        """Without the changes that are not needed for the goal, or for as little memory where there is no goal."""
-        for change in reversed(taken[:-1] if goal else list(taken)):
-            fewer = [each for each in taken if each is not change]
-            tried = self._with(fewer)
-            if tried is None:
-                continue
-            if tried.report.verdict in goal if goal else _need(tried.report) <= _need(reached.report):
-                taken, reached = fewer, tried
-        return Advice(changes=tuple(taken), variant=reached)
+    def everything(self, goal: Sequence[Verdict]) -> tuple[Advice, ...]:
+        """Sets of changes that reach one of these verdicts, out of all combinations of what memory depends on."""
+        given: list[Advice] = []
+        for place in self._places():
+            if len(_distinct(given)) == MOST:
+                break
+            found = self._somehow(place, goal)
+            if found is not None:
+                given.append(self._needed(*found, goal, set()))
+        return _distinct(given)
 
-    def _with(self, changes: Sequence[Change]) -> Variant | None:
+    def _places(self) -> Iterator[Changes]:
+        """Stages and what they can offload: those from the recipe's on, then those below."""
+        plan = self._base.plan
+        stages: list[tuple[int, Changes]] = [(plan.stage, ())]
+        stages += [(_stage_of(each), (each,)) for kind in ("stage", "lower stage") for each in self._weaker[kind]]
+        for stage, change in stages:
+            if plan.kind == "cpu":
+                # On the CPU the host is the device.
+                yield change
+                continue
+            for optimizer, parameters in product(
+                dict.fromkeys((plan.offload_optimizer, "none", "cpu")),
+                dict.fromkeys((plan.offload_parameters, "none", "cpu")),
+            ):
+                if (stage == 0 and optimizer != "none") or (stage < 3 and parameters != "none"):
+                    continue
+                placed: list[Change] = []
+                if optimizer != plan.offload_optimizer:
+                    placed.append(_OPTIMIZER[optimizer])
+                if parameters != plan.offload_parameters:
+                    placed.append(_PARAMETERS[parameters])
+                yield (*change, *placed)
+
+    def _somehow(self, place: Changes, goal: Sequence[Verdict]) -> tuple[Changes, Variant] | None:
+        """A way to reach the goal with this stage and offload."""
+        at = self._with(place)
+        if at is None:
+            # Stage 0 has no other sums than those in the precision itself.
+            place = (*place, *_rounded_sums(self._base.plan))
+            at = self._with(place)
+        if at is None:
+            return None
+        # Neither smaller buffers nor unlocked memory take more; what is not needed is taken back later.
+        sizes = tuple(each for each in _buffers(at.plan) if each.kind != "overlap")
+        least_host = (*place, *sizes, *_unlocked(at.plan))
+        works = self._works()
+        for overlap, sums in product(_or_not(_other_overlap(at.plan)), _or_not(_other_sums(at.plan))):
+            device_short = host_short = False
+            for micro, cuts in works:
+                # To the host only the number of micro batches matters, and to the device the smallest is best.
+                first = (micro, cuts) == works[0]
+                if not first and (device_short == (cuts == works[0][1]) or host_short == (micro == works[0][0])):
+                    continue
+                changes = (*least_host, *overlap, *sums, *micro, *cuts)
+                tried = self._with(changes)
+                if tried is None:
+                    continue
+                if tried.report.verdict in goal:
+                    return _merged(changes), tried
+                if first:
+                    device_short = tried.report.device.verdict not in (*goal, "unknown")
+                    host_short = tried.report.host.verdict not in (*goal, "unknown")
+        return None
+
+    def _works(self) -> list[tuple[Changes, Changes]]:
+        """Micro batches, and how loss, attention and activations are cut; what takes least of the device first."""
+        plan = self._base.plan
+        micros: list[Changes] = [self._weaker["micro batch"][-1:]]
+        if micros[0]:
+            micros.append(())
+        losses: list[Changes] = [()]
+        recompute: list[Changes] = [()]
+        kernel: Changes = ()
+        if plan.entrypoint is None:
+            kernel = tuple(_fused_attention(plan))
+            # The sum of the head's gradients is held twice in chunks: of few tokens the whole loss is smaller.
+            losses = [(), (_WHOLE_LOSS,)] if plan.loss_chunk_tokens else [(_CHUNKED_LOSS,), ()]
+            if plan.checkpoint_every_layers != 1:
+                recompute = [(_RECOMPUTE,)] + ([()] if plan.checkpoint_every_layers else [])
+        return [(micro, (*kernel, *loss, *more)) for micro, loss, more in product(micros, losses, recompute)]
+
+    def closest(self) -> Advice | None:
+        """What needs least of all that was tried; None when that is the recipe as it is."""
+        changes, reached = self._best
+        if not changes:
+            return None
+        return self._needed(changes, reached, None, set())
+
+    def _needed(self, taken: Changes, reached: Variant, goal: Sequence[Verdict] | None, without: set[Change]) -> Advice:
+        """Without what is not needed for the goal, or for as little memory where there is no goal."""
+        most = _need(reached.report)
+        again = True
+        while again:
+            again = False
+            for change in reversed(taken):
+                rest = tuple(each for each in taken if each is not change)
+                weaker = (each for each in self._weaker_than(change) if each not in without)
+                for fewer in (rest, *((*rest, each) for each in weaker)):
+                    tried = self._with(fewer)
+                    if tried is None:
+                        continue
+                    if tried.report.verdict in goal if goal else _need(tried.report) <= most:
+                        taken, reached, again = _merged(fewer), tried, True
+                        break
+        return Advice(changes=self._with_rounding(taken, reached.plan), variant=reached)
+
+    def _with_rounding(self, changes: Changes, plan: Plan) -> Changes:
+        """With the cost of sums of gradients that dsgen decides otherwise for another stage or offload."""
+        base = self._base.plan
+        rounded = base.accumulate == "fp32" != plan.accumulate and plan.accumulation > 1
+        if not rounded or any(change.kind == "accumulate" for change in changes):
+            return changes
+        cost = next(_rounded_sums(base)).cost
+        last = next((each for each in reversed(changes) if each.kind in ("optimizer offload", "lower stage")), None)
+        return tuple(replace(each, cost=f"{each.cost}; {cost}") if each is last else each for each in changes)
+
+    def _weaker_than(self, change: Change) -> Changes:
+        family = self._weaker.get(change.kind, ())
+        return family[: family.index(change)] if change in family else ()
+
+    def _with(self, changes: Iterable[Change]) -> Variant | None:
         """The recipe with these changes, or None when that is no sound recipe."""
-        overrides: dict[str, str] = {}
-        for change in changes:
-            for override in change.overrides:
-                path = override.partition("=")[0]
-                overrides.pop(path, None)
-                overrides[path] = override
-        key = tuple(overrides.values())
+        merged = _merged(changes)
+        key = tuple(override for change in merged for override in change.overrides)
         if key not in self._known:
             try:
                 self._known[key] = variant(self._loaded, key, self._base.report.calibration)
             except (FindingsError, DocumentError):
                 self._known[key] = None
-        return self._known[key]
+        found = self._known[key]
+        if found is not None and _need(found.report) < _need(self._best[1].report):
+            self._best = (merged, found)
+        return found
+
+
+def _merged(changes: Iterable[Change]) -> Changes:
+    """A later change wins over those of the same settings. The cheapest first; the device of an offload comes before
+    its other keys, which it would replace."""
+    last: dict[str, Change] = {}
+    for change in changes:
+        last[_path(change.overrides[0])] = change
+    return tuple(sorted(last.values(), key=lambda change: KINDS.index(change.kind)))
+
+
+def _path(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def _distinct(given: Sequence[Advice]) -> tuple[Advice, ...]:
+    """More than what another one needs is no advice."""
+    kept: list[Advice] = []
+    for advice in given:
+        overrides = set(advice.variant.overrides)
+        fewer = any(set(other.variant.overrides) < overrides for other in given)
+        same = any(set(other.variant.overrides) == overrides for other in kept)
+        if not fewer and not same:
+            kept.append(advice)
+    return tuple(kept)
+
+
+def _or_not(changes: Iterable[Change]) -> tuple[Changes, ...]:
+    changes = tuple(changes)
+    return ((), changes) if changes else ((),)
 
 
 def _need(report: MemoryReport) -> float:
@@ -141,29 +319,76 @@ def _need(report: MemoryReport) -> float:
     )
 
 
-def possible_changes(recipe: Mapping[str, Any], plan: Plan, report: MemoryReport) -> Iterator[Change]:
+def possible_steps(recipe: Mapping[str, Any], plan: Plan, report: MemoryReport) -> Iterator[Changes]:
     """What may lower the memory of a job, the cheapest first: what costs no time, then smaller pieces of work, then
-    recomputing, then sharding, then offload. What the whole is trained on, its numbers and its steps stay the same."""
-    yield from _buffers(plan)
+    recomputing, then sharding, then offload. What the whole is trained on, its numbers and its steps stay the same.
+    The last change of a step is its dearest."""
+    buffers = {change.kind: change for change in _buffers(plan)}
+    for names in (("overlap",), ("buckets",), ("sub-group",), ("live", "reuse")):
+        step = tuple(buffers[name] for name in names if name in buffers)
+        if step:
+            yield step
     own_script = plan.entrypoint is not None
-    if not own_script and plan.attention == "eager":
-        yield Change(kind="attention", overrides=("attention=sdpa",), cost="none: the same attention in one kernel")
-    if not own_script and not plan.loss_chunk_tokens:
-        yield Change(kind="loss", overrides=("loss=chunked",), cost="none worth naming: the loss is taken in pieces")
+    if not own_script:
+        yield from _singly(_fused_attention(plan))
+        if not plan.loss_chunk_tokens:
+            yield (_CHUNKED_LOSS,)
     if report.host.verdict in ("tight", "does not fit"):
-        yield from _off_the_host(plan)
-    yield from _accumulation(plan)
-    yield from _smaller_batches(recipe, plan)
+        for name, where in (("parameters", plan.offload_parameters), ("optimizer", plan.offload_optimizer)):
+            if where == "cpu":
+                yield ((_PARAMETERS if name == "parameters" else _OPTIMIZER)["none"],)
+        yield from _singly(_unlocked(plan))
+    # Elsewhere than at stage 2 on the device fp32 sums cost memory.
+    if (plan.accumulate == "fp32") != (plan.stage == 2 and plan.offload_optimizer == "none"):
+        yield from _singly(_other_sums(plan))
+    yield from _singly(_smaller_batches(recipe, plan))
     if not own_script and plan.checkpoint_every_layers != 1:
-        yield Change(
-            kind="recompute",
-            overrides=("activation_checkpointing=full",),
-            cost="every layer is computed once more: about a third more work",
-        )
-    for stage in range(plan.stage + 1, 4):
-        yield Change(kind="stage", overrides=(f"zero.stage={stage}",), cost=_STAGES[stage])
+        yield (_RECOMPUTE,)
+    yield from _singly(_higher_stages(plan))
     yield from _offload(recipe, plan)
 
+
+def _singly(changes: Iterable[Change]) -> Iterator[Changes]:
+    for change in changes:
+        yield (change,)
+
+
+_CHUNKED_LOSS = Change(kind="loss", overrides=("loss=chunked",), cost="none worth naming: the loss is taken in pieces")
+_WHOLE_LOSS = Change(kind="loss", overrides=("loss=plain",), cost="none: the loss is taken at once")
+_RECOMPUTE = Change(
+    kind="recompute",
+    overrides=("activation_checkpointing=full",),
+    cost="every layer is computed once more: about a third more work",
+)
+_OPTIMIZER = {
+    "none": Change(
+        kind="optimizer on device",
+        overrides=("zero.offload.optimizer=none",),
+        cost="none: it is faster, where the device has room",
+    ),
+    "cpu": Change(
+        kind="optimizer offload",
+        overrides=("zero.offload.optimizer=cpu",),
+        cost="the host's cores take the optimizer's step; its states stay in host memory",
+    ),
+}
+_PARAMETERS = {
+    "none": Change(
+        kind="parameters on device",
+        overrides=("zero.offload.parameters=none",),
+        cost="none: it is faster, where the device has room",
+    ),
+    "cpu": Change(
+        kind="parameter offload",
+        overrides=("zero.offload.parameters=cpu",),
+        cost="weights cross the link between host and device in every pass",
+    ),
+}
+_UNLOCKED = Change(
+    kind="pinned optimizer",
+    overrides=("zero.offload.optimizer.pin_memory=false",),
+    cost="slower copies between host and device",
+)
 
 _STAGES = {
     1: "about the same communication",
@@ -173,11 +398,31 @@ _STAGES = {
 """Communication as in the ZeRO paper (Rajbhandari et al. 2020), section 7."""
 
 
+def _stage_of(change: Change) -> int:
+    return int(change.overrides[0].partition("=")[2])
+
+
+def _higher_stages(plan: Plan) -> Iterator[Change]:
+    for stage in range(plan.stage + 1, 4):
+        yield Change(kind="stage", overrides=(f"zero.stage={stage}",), cost=_STAGES[stage])
+
+
+def _lower_stages(plan: Plan) -> Iterator[Change]:
+    for stage in range(plan.stage - 1, -1, -1):
+        cost = "none: less is sharded, where the device has room"
+        yield Change(kind="lower stage", overrides=(f"zero.stage={stage}",), cost=cost)
+
+
+def _fused_attention(plan: Plan) -> Iterator[Change]:
+    if plan.attention == "eager":
+        yield Change(kind="attention", overrides=("attention=sdpa",), cost="none: the same attention in one kernel")
+
+
 def _buffers(plan: Plan) -> Iterator[Change]:
     zero: Mapping[str, Any] = plan.ds_config.get("zero_optimization") or {}
-    if plan.stage in (1, 2) and zero.get("overlap_comm"):
-        cost = "gradients are reduced in turn with the backward pass, not beside it"
-        yield Change(kind="overlap", overrides=("zero.overlap_comm=false",), cost=cost)
+    # Without overlap stage 1 keeps all gradients until the end of the backward pass.
+    if plan.stage == 1 or (plan.stage == 2 and zero.get("overlap_comm")):
+        yield from _other_overlap(plan)
     # Where the key is not written, DeepSpeed's BF16_Optimizer does not read it.
     if plan.stage > 0 and int(zero.get("reduce_bucket_size") or 0) > SMALL_BUCKET_ELEMENTS:
         override = f"zero.reduce_bucket_size={SMALL_BUCKET_ELEMENTS}"
@@ -188,35 +433,48 @@ def _buffers(plan: Plan) -> Iterator[Change]:
         override = f"zero.sub_group_size={SMALL_SUB_GROUP_ELEMENTS}"
         yield Change(kind="sub-group", overrides=(override,), cost="the optimizer takes more and smaller steps")
     live = 2 * plan.parameters.per_layer + plan.parameters.largest_tensor
-    if int(zero.get("stage3_max_live_parameters") or 0) > live:
-        keys = ("stage3_max_live_parameters", "stage3_max_reuse_distance")
-        overrides = tuple(f"zero.{key}={live}" for key in keys)
-        yield Change(kind="live", overrides=overrides, cost="weights are gathered later and more often")
+    for kind, key, cost in (
+        ("live", "stage3_max_live_parameters", "weights are gathered later and more often"),
+        ("reuse", "stage3_max_reuse_distance", "weights are gathered again rather than kept until their next use"),
+    ):
+        if int(zero.get(key) or 0) > live:
+            yield Change(kind=kind, overrides=(f"zero.{key}={live}",), cost=cost)
 
 
-def _accumulation(plan: Plan) -> Iterator[Change]:
-    offloaded = plan.offload_optimizer != "none"
+def _other_overlap(plan: Plan) -> Iterator[Change]:
+    zero: Mapping[str, Any] = plan.ds_config.get("zero_optimization") or {}
+    if plan.stage not in (1, 2) or plan.kind == "cpu":
+        return
+    if zero.get("overlap_comm"):
+        cost = "gradients are reduced in turn with the backward pass, not beside it"
+        yield Change(kind="overlap", overrides=("zero.overlap_comm=false",), cost=cost)
+    else:
+        cost = "none: gradients are reduced beside the backward pass, through a second bucket"
+        yield Change(kind="overlap", overrides=("zero.overlap_comm=true",), cost=cost)
+
+
+def _other_sums(plan: Plan) -> Iterator[Change]:
     if plan.precision == "fp32":
         return
-    if plan.stage == 2 and not offloaded and plan.accumulate != "fp32":
+    if plan.accumulate == "fp32":
+        yield from _rounded_sums(plan)
+    else:
         cost = "none: gradients are rounded less"
         yield Change(kind="accumulate", overrides=("precision.accumulate=fp32",), cost=cost)
-    elif plan.accumulate == "fp32" and (plan.stage != 2 or offloaded):
-        cost = f"sums of gradients are rounded to {plan.precision}"
-        yield Change(kind="accumulate", overrides=(f"precision.accumulate={plan.precision}",), cost=cost)
 
 
-def _off_the_host(plan: Plan) -> Iterator[Change]:
-    """For a host that is short of memory."""
-    offloaded = {"optimizer": plan.offload_optimizer, "parameters": plan.offload_parameters}
-    for name, where in reversed(offloaded.items()):
-        if where == "cpu":
-            cost = "none: it is faster, where the device has room"
-            yield Change(kind=f"{name} on device", overrides=(f"zero.offload.{name}=none",), cost=cost)
-    for name, where in offloaded.items():
-        if where == "cpu":
-            override = f"zero.offload.{name}.pin_memory=false"
-            yield Change(kind=f"pinned {name}", overrides=(override,), cost="slower copies between host and device")
+def _rounded_sums(plan: Plan) -> Iterator[Change]:
+    if plan.precision == "fp32":
+        return
+    cost = f"sums of gradients are rounded to {plan.precision}"
+    yield Change(kind="accumulate", overrides=(f"precision.accumulate={plan.precision}",), cost=cost)
+
+
+def _unlocked(plan: Plan) -> Iterator[Change]:
+    """Page-locked memory is rounded up; weights in host memory are locked whatever the recipe says."""
+    zero: Mapping[str, Any] = plan.ds_config.get("zero_optimization") or {}
+    if (zero.get("offload_optimizer") or {}).get("pin_memory"):
+        yield _UNLOCKED
 
 
 def _smaller_batches(recipe: Mapping[str, Any], plan: Plan) -> Iterator[Change]:
@@ -231,25 +489,22 @@ def _smaller_batches(recipe: Mapping[str, Any], plan: Plan) -> Iterator[Change]:
         yield Change(kind="micro batch", overrides=tuple(overrides), cost=cost)
 
 
-def _offload(recipe: Mapping[str, Any], plan: Plan) -> Iterator[Change]:
+def _offload(recipe: Mapping[str, Any], plan: Plan) -> Iterator[Changes]:
+    """Each with page-locked memory, then without."""
     # On the CPU the host is the device.
     if plan.kind == "cpu":
         return
-    overrides: tuple[str, ...] = ()
+    sharded = tuple(change for change in _higher_stages(plan) if _stage_of(change) == 3)
+    optimizer: Changes = ()
     if plan.offload_optimizer == "none":
-        overrides = ("zero.offload.optimizer=cpu",)
-        if lookup(recipe, "precision.accumulate") is not None:
+        if lookup(recipe, "precision.accumulate") == "fp32":
             # At stages 1 and 2 fp32 sums would stay on the device.
-            overrides += ("precision.accumulate=null",)
-        cost = "the host's cores take the optimizer's step; its states stay in host memory"
-        if plan.stage > 0:
-            yield Change(kind="optimizer offload", overrides=overrides, cost=cost)
-        if plan.stage < 3:
-            yield Change(kind="optimizer offload", overrides=("zero.stage=3", *overrides), cost=cost)
+            optimizer += tuple(_rounded_sums(plan))
+        optimizer += (_OPTIMIZER["cpu"],)
+        for stage in ((), sharded) if 0 < plan.stage < 3 else (sharded,):
+            yield (*stage, *optimizer)
+            yield (*stage, *optimizer, _UNLOCKED)
     if plan.offload_parameters == "none":
-        stage = ("zero.stage=3",) if plan.stage < 3 else ()
-        yield Change(
-            kind="parameter offload",
-            overrides=(*stage, *overrides, "zero.offload.parameters=cpu"),
-            cost="weights cross the link between host and device in every pass",
-        )
+        yield (*sharded, *optimizer, _PARAMETERS["cpu"])
+        if optimizer:
+            yield (*sharded, *optimizer, _UNLOCKED, _PARAMETERS["cpu"])

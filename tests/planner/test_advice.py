@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dsgen.documents.errors import DocumentError
+from dsgen.findings import FindingsError
 from dsgen.memory.estimate import estimate
 from dsgen.planner.advice import Advised, advise
-from dsgen.planner.variant import Variant
+from dsgen.planner.variant import Variant, variant
 from dsgen.recipe.check import check_recipe
 from dsgen.recipe.load import load_recipe
 from dsgen.recipe.resolve import resolve
@@ -105,6 +108,119 @@ def test_a_host_that_is_short_gets_what_frees_it() -> None:
     ]
 
 
+SAID_COSTS = {
+    "zero.overlap_comm=true": "none: gradients are reduced beside the backward pass",
+    "zero.stage=1": "about the same communication",
+    "zero.stage=2": "about the same communication",
+    "zero.stage=3": "weights are gathered in every pass",
+    "zero.offload.optimizer=cpu": "the host's cores take the optimizer's step",
+    "zero.offload.optimizer=none": "none: it is faster",
+    "zero.offload.optimizer.pin_memory=false": "slower copies between host and device",
+    "zero.offload.parameters=none": "none: it is faster",
+    "zero.offload.parameters=cpu": "weights cross the link",
+    "precision.accumulate=bf16": "sums of gradients are rounded to bf16",
+    "activation_checkpointing=full": "every layer is computed once more",
+    "loss=plain": "none: the loss is taken at once",
+}
+LARGE = ("model=llama-2-70b", "precision=bf16", "hardware.host_memory=1500GiB")
+TWO_NODES = ("model=qwen2.5-72b", "hardware={device: ascend-910b3-64g, per_node: 8, nodes: 2, host_memory: 1TiB}")
+ONE_BATCH = "batch={sequence_length: 2048, micro: 1, accumulation: 1}"
+A100 = "hardware={device: cuda-a100-80g, per_node: 8}"
+# What fits, each the cheapest of its way.
+MENDED: dict[str, tuple[Path, tuple[str, ...], list[tuple[str, ...]]]] = {
+    "page-locked memory fills the host": (
+        THIRTEEN,
+        LARGE,
+        [("zero.stage=3", "zero.offload.optimizer=cpu", "zero.offload.optimizer.pin_memory=false")],
+    ),
+    "a stage is enough": (
+        RECIPES / "7b-fp16-accum4.yaml",
+        ("zero.stage=0",),
+        [("zero.stage=1",), ("zero.stage=2",), ("zero.stage=3",)],
+    ),
+    "fp32 has one kind of sums": (RECIPES / "1b-fp32-baseline.yaml", ("model=llama-2-7b",), [("zero.stage=3",)]),
+    "the optimizer instead of the weights": (
+        SEVENTY,
+        (*TWO_NODES, "zero.offload={parameters: cpu}"),
+        [("precision.accumulate=bf16", "zero.offload.optimizer=cpu")],
+    ),
+    "stage 1 with overlap": (
+        THIRTEEN,
+        ("precision=bf16", ONE_BATCH, A100, "zero={stage: 1, overlap_comm: false}"),
+        [("zero.overlap_comm=true",), ("zero.stage=2",), ("zero.stage=3",)],
+    ),
+}
+
+
+@pytest.mark.parametrize("job", MENDED)
+def test_what_is_advised_is_enough_needed_and_priced(job: str) -> None:
+    path, said, wanted = MENDED[job]
+    loaded = load_recipe(path, said)
+    _, found = advised(path, *said)
+    assert sets(found) == wanted
+    for each in found.advice:
+        overrides = each.variant.overrides
+        assert variant(loaded, overrides).report.verdict == "fits"
+        costs = [change.cost for change in each.changes]
+        assert len(costs) == len(overrides)
+        for override in overrides:
+            assert any(cost.startswith(SAID_COSTS[override]) for cost in costs)
+            assert _verdict_without(override, each.variant, said, path) != "fits"
+
+
+def _verdict_without(override: str, advice: Variant, said: tuple[str, ...], path: Path) -> str:
+    try:
+        fewer = variant(load_recipe(path, said), (each for each in advice.overrides if each != override))
+    except (FindingsError, DocumentError):
+        return "no sound recipe"
+    return fewer.report.verdict
+
+
+def test_sums_that_offload_rounds_are_a_cost() -> None:
+    """At stage 2 dsgen takes fp32 sums, with offload bf16 ones: nobody says so in the overrides."""
+    said = ("hardware.host_memory=1TiB", "model=llama-2-7b", "precision=bf16", "hardware.device=cuda-rtx4090-24g")
+    base, found = advised(THIRTEEN, *said)
+    assert base.plan.accumulate == "fp32" and base.plan.accumulation > 1
+    for each in found.advice:
+        rounded = each.variant.plan.accumulate == "bf16"
+        assert rounded == any("rounded to bf16" in change.cost for change in each.changes)
+    assert any(each.variant.plan.accumulate == "bf16" for each in found.advice)
+
+
+def _brute_force(path: Path, said: tuple[str, ...]) -> Iterator[str]:
+    """Verdicts of every stage, offload, page-locked memory, checkpointing, loss and gradient sums."""
+    loaded = load_recipe(path, said)
+    optimizers = ("none", "cpu", "{device: cpu, pin_memory: false}")
+    for stage, optimizer, parameters, checkpointing, loss, sums in product(
+        range(4), optimizers, ("none", "cpu"), ("none", "full"), ("plain", "chunked"), ("bf16", "fp32")
+    ):
+        changes = (
+            f"zero.stage={stage}",
+            f"zero.offload.optimizer={optimizer}",
+            f"zero.offload.parameters={parameters}",
+            f"activation_checkpointing={checkpointing}",
+            f"loss={loss}",
+            f"precision.accumulate={sums}",
+        )
+        try:
+            yield variant(loaded, changes).report.verdict
+        except (FindingsError, DocumentError):
+            continue
+
+
+@pytest.mark.parametrize("memory", [1300, 1400, 1500])
+@pytest.mark.parametrize("zero", ["{stage: 2}", "{stage: 3, offload: {parameters: cpu}}"])
+def test_nothing_fits_only_where_nothing_does(zero: str, memory: int) -> None:
+    """Hosts around what the job needs: 1300 of 1611 GiB are not page-locked rounding."""
+    said = ("model=llama-2-70b", "precision=bf16", f"zero={zero}", f"hardware.host_memory={memory}GiB")
+    _, found = advised(THIRTEEN, *said)
+    best = "does not fit"
+    if found.advice:
+        best = found.advice[0].variant.report.verdict
+    verdicts = set(_brute_force(THIRTEEN, said))
+    assert best == next(each for each in ("fits", "tight", "does not fit") if each in verdicts)
+
+
 def test_a_job_that_fits_gets_none() -> None:
     assert advised(THIRTEEN)[1] == Advised()
 
@@ -155,6 +271,11 @@ def test_advice_keeps_its_promise(job: dict[str, Any], write_recipe: Callable[..
         assert plan.global_batch == base.plan.global_batch
         assert (plan.sequence_length, plan.precision) == (4096, precision)
         assert each.variant.report.verdict == best
+        for override in each.variant.overrides:
+            # Values of a batch go together, and null takes out what does nothing at the stage.
+            if not override.startswith("batch.") and not override.endswith("=null"):
+                without = _verdict_without(override, each.variant, said, path)
+                assert without not in ("fits", best)
     for one in found.advice:
         for other in found.advice:
             assert one is other or not set(one.variant.overrides) <= set(other.variant.overrides)

@@ -31,6 +31,8 @@ pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium
 
 Rgb = tuple[float, float, float]
 TOO_MUCH = ("activation_checkpointing=none",)
+FAR_TOO_MUCH = (*TOO_MUCH, "batch={sequence_length: 2048, micro: 8, accumulation: 1}")
+"""What makes it fit takes several changes at once."""
 
 # Machado, Oliveira and Fernandes (2009), severity 1: how linear RGB looks without one kind of cone.
 SEEN_AS: dict[str, tuple[Rgb, Rgb, Rgb]] = {
@@ -131,6 +133,7 @@ def comparison() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "fits": lambda: page_of(RECIPES / "13b-zero2.yaml"),
     "does not fit": lambda: page_of(RECIPES / "13b-zero2.yaml", *TOO_MUCH),
+    "several changes": lambda: page_of(RECIPES / "13b-zero2.yaml", *FAR_TOO_MUCH),
     "far beyond": lambda: page_of(
         RECIPES / "70b-zero3-offload.yaml", "batch={sequence_length: 4096, micro: 32, accumulation: 1}"
     ),
@@ -297,7 +300,7 @@ def test_by_keyboard(browser: Shown) -> None:
             )
             assert {(bool(same), float(opacity)) for same, opacity in dimmed} == {(True, 1.0), (False, 0.2)}
     kinds = [each[0] for each in reached]
-    assert kinds.count("pre") == 3 and sum(each[1] == "scroll" for each in reached) == 2
+    assert kinds.count("pre") == 2 and sum(each[1] == "scroll" for each in reached) == 2
     assert all(each[3] == "solid" for each in reached if each[0] != "body")
     scrolled = browser.ask("(e => {e.focus(); return [e.scrollWidth > e.clientWidth, e.scrollLeft]})"
                            "(document.querySelector('.scroll'))")  # fmt: skip
@@ -343,10 +346,10 @@ def test_details_on_hover(browser: Shown) -> None:
 
 
 def test_options_are_taken_with_one_click(browser: Shown) -> None:
-    loaded, base = estimated(RECIPES / "13b-zero2.yaml", *TOO_MUCH)
+    loaded, base = estimated(RECIPES / "13b-zero2.yaml", *FAR_TOO_MUCH)
     advice = advise(loaded, base).advice
     assert max(len(each.variant.overrides) for each in advice) > 1
-    browser.show(page("does not fit"), width=360)
+    browser.show(page("several changes"), width=360)
     for number, each in enumerate(advice, 1):
         browser.point(f"#advice li:nth-child({number}) pre code span", click=True)
         taken = browser.ask("getSelection().toString().trim()")
