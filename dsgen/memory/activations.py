@@ -226,7 +226,9 @@ def backward_points(job: Job, layer: Layer) -> tuple[Point, ...]:
     norm = 20 * a.hidden_size - (0 if job.adapter_rank else h)
     inner = layer.input_norm
     # Eager: the softmax, its gradient and that of the scores, all in fp32, where some is counted as kept.
-    softmax = first - q + g + (12 - _scores_bytes(job)) * a.attention_heads * job.sequence
+    lora, dropped = bool(job.adapter_rank), job.adapter_dropout
+    read = 0 if lora and job.stage < 3 and (dropped or "o_proj" not in job.adapter_modules) else q
+    softmax = first - read + g + (12 - _scores_bytes(job)) * a.attention_heads * job.sequence
     attention = softmax if job.attention == "eager" else first + g + q + q + 2 * k
 
     # At stage 3 most frozen weights are gathered while the projection's input is still there.

@@ -16,6 +16,7 @@ from dsgen.memory.report import (
 )
 from dsgen.memory.reserved import NEEDED, NEEDED_SOURCE, needed_bytes, with_room_bytes
 from dsgen.memory.states import between_steps
+from dsgen.memory.uncounted import uncounted
 from dsgen.recipe.plan import Plan
 
 _WORST: tuple[Verdict, ...] = ("does not fit", "tight", "fits", "unknown")
@@ -36,7 +37,7 @@ def estimate(plan: Plan, calibration: Calibration | None = None) -> MemoryReport
     steady = min(allocated, sum(between_steps(job).values()))
     on_cpu = plan.kind == "cpu"
     held = allocated if on_cpu else needed_bytes(allocated, steady)
-    with_room = allocated if on_cpu else with_room_bytes(job, found, steady, plan.entrypoint is not None)
+    with_room = allocated if on_cpu else max(held, with_room_bytes(job, found, steady, plan.entrypoint is not None))
     if calibration is not None and calibration.reserved_factors is not None:
         with_room = max(held, round(allocated * calibration.reserved_factors[1]))
     capacity = None if on_cpu else job.device_bytes
@@ -75,7 +76,7 @@ def estimate(plan: Plan, calibration: Calibration | None = None) -> MemoryReport
         device=device,
         host=host,
         profile=activations.PROFILE,
-        unmeasured=activations.unmeasured(job),
+        unmeasured=(*activations.unmeasured(job), *uncounted(plan.ds_config)),
         calibration=calibration,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsgen.memory.job import Job
 from dsgen.memory.report import BUCKETS, GRADIENTS, MASTER, PROCESSES, ROUNDING, STATES, WEIGHTS
-from dsgen.memory.states import compact, largest_sub_group, owned_elements, partition_elements
+from dsgen.memory.states import compact, kept_on_device, largest_sub_group, owned_elements, partition_elements
 
 PROCESS_BYTES = {"npu": 2 << 30, "cuda": 2 << 30, "cpu": 1 << 30}
 """Python, torch, DeepSpeed and transformers: 0.45 GiB (measured on CPU); what CANN and CUDA add is an assumption."""
@@ -29,8 +29,9 @@ def initialized(job: Job) -> dict[str, int]:
     e, size = job.element, partition_elements(job)
     held: dict[str, int] = {}
     if job.offload_optimizer == "cpu":
-        held[MASTER] = 4 * size
-        held[GRADIENTS] = 4 * size
+        moved = size - kept_on_device(job)
+        held[MASTER] = 4 * moved
+        held[GRADIENTS] = 4 * moved
     elif job.offload_optimizer == "nvme":
         held[BUCKETS] = 4 * job.optimizer_buffers * largest_sub_group(job)
     if job.offload_optimizer != "none":
@@ -58,7 +59,7 @@ def optimizer_states(job: Job) -> dict[str, int]:
     """The states that the first step makes."""
     if job.offload_optimizer != "cpu":
         return {}
-    return {STATES: job.optimizer.states * partition_elements(job)}
+    return {STATES: job.optimizer.states * (partition_elements(job) - kept_on_device(job))}
 
 
 def rounding(job: Job) -> dict[str, int]:
@@ -72,6 +73,7 @@ def rounding(job: Job) -> dict[str, int]:
 
 def _locked(job: Job) -> Iterator[int]:
     e, size = job.element, partition_elements(job)
+    moved = size - kept_on_device(job)
     if job.offload_optimizer != "none" and job.pinned_optimizer:
         if job.stage < 3:
             yield from (4 * size, 4 * size, e * size, e * job.trained.largest)
@@ -79,8 +81,8 @@ def _locked(job: Job) -> Iterator[int]:
             group = largest_sub_group(job)
             yield job.accumulate * size
             if job.offload_optimizer == "cpu":
-                yield from (4 * group for _ in range(size // group))
-                yield 4 * (size % group)
+                yield from (4 * group for _ in range(moved // group))
+                yield 4 * (moved % group)
     if job.offload_parameters == "cpu":
         # Locked whatever pin_memory says (runtime/zero/stage3.py, _create_param_groups_fp16_flat_cpu_memory).
         yield e * size

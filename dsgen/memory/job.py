@@ -91,6 +91,8 @@ class Job:
     """Bytes of a weight, a gradient, an activation."""
     accumulate: int
     """Bytes of an accumulated gradient."""
+    communicates: int = 0
+    """Bytes of an element that is sent, where communication_data_type says it."""
     scaled: bool
     """fp16 with its loss scale and overflow check."""
     bf16_optimizer: bool
@@ -124,7 +126,11 @@ class Job:
     persistence_elements: int
 
     offload_optimizer: str
+    offload_ratio: float = 1.0
+    """Stage 3: part of the sub-groups whose states are offloaded."""
     offload_parameters: str
+    secondary_ranks: int = 1
+    """Stage 3, hpZ: ranks that share a second copy of the weights; 1: there is none."""
     pinned_optimizer: bool
     pinned_parameters: bool
     optimizer_buffers: int
@@ -135,10 +141,10 @@ class Job:
 
     @property
     def sent(self) -> int:
-        """Bytes of a gradient's element on its way to other ranks. With sequence parallelism they are fp32, whatever
-        the gradient is (runtime/zero/stage_1_and_2.py, allreduce_bucket; runtime/constants.py,
-        SEQ_PARALLEL_COMMUNICATION_DATA_TYPE_DEFAULT)."""
-        return 4 if self.parallel.sequence > 1 else self.element
+        """Bytes of a gradient's element on its way to other ranks: as communication_data_type says, else as the
+        gradient is. With sequence parallelism they are fp32 (runtime/zero/stage_1_and_2.py, allreduce_bucket;
+        runtime/constants.py, SEQ_PARALLEL_COMMUNICATION_DATA_TYPE_DEFAULT)."""
+        return 4 if self.parallel.sequence > 1 else self.communicates or self.element
 
 
 def read_job(plan: Plan) -> Job:
@@ -178,6 +184,7 @@ def read_job(plan: Plan) -> Job:
         device_bytes=plan.device.usable_bytes or plan.device.memory_bytes,
         element=element,
         accumulate=ELEMENT_BYTES[plan.accumulate],
+        communicates=ELEMENT_BYTES.get(str(plan.ds_config.get("communication_data_type")), 0),
         scaled=plan.precision == "fp16",
         bf16_optimizer=uses_bf16_optimizer(stage, plan.precision, plan.accumulate, plan.offload_optimizer),
         optimizer=_optimizer(plan.ds_config),
@@ -203,6 +210,8 @@ def read_job(plan: Plan) -> Job:
         reuse_elements=max(held, number("stage3_max_reuse_distance", 1_000_000_000)),
         persistence_elements=number("stage3_param_persistence_threshold", 100_000),
         offload_optimizer=plan.offload_optimizer if stage > 0 else "none",
+        offload_ratio=float(offload["offload_optimizer"].get("ratio", 1.0)) if stage == 3 else 1.0,
+        secondary_ranks=number("zero_hpz_partition_size", 1) if stage == 3 else 1,
         offload_parameters=plan.offload_parameters if stage == 3 else "none",
         pinned_optimizer=bool(offload["offload_optimizer"].get("pin_memory", True)),
         pinned_parameters=bool(offload["offload_param"].get("pin_memory", True)),

@@ -27,6 +27,7 @@ from dsgen.memory.states import (
     between_steps,
     bucket_bytes,
     compact,
+    kept_on_device,
     largest_sub_group,
     owned,
     partition_elements,
@@ -253,7 +254,9 @@ def _step(job: Job, rank: int, steady: Mapping[str, int], on_host: Mapping[str, 
 
     if job.offload_optimizer != "none":
         gradients = 4 * size if compact(job) else 0
-        yield moment("on the host", gradients, 0)
+        # Sub-groups that `ratio` leaves on the device are updated there.
+        own = min(kept_on_device(job), largest_sub_group(job)) if job.stage == 3 else 0
+        yield moment("on the host", gradients, (job.accumulate + 4) * own)
     elif job.stage == 0:
         if e == 4:
             yield moment("update", e * trained, _updating(job, trained))
@@ -294,9 +297,11 @@ def _all_gather(job: Job, steady: Mapping[str, int], on_host: Mapping[str, int])
 
 
 def _save(job: Job, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Moment:
-    """torch.save copies one storage at a time to the host; the largest is the partition's master weights. Not
-    measured."""
-    size = partition_elements(job)
-    copied = 4 * (size if job.stage < 3 else largest_sub_group(job))
-    copied = copied if job.offload_optimizer == "none" else 0
+    """torch.save copies one storage at a time to the host; the largest is the partition's master weights. At stage 0
+    only the first rank writes (runtime/engine.py, _save_checkpoint), in fp32 one parameter at a time. Not measured."""
+    if job.stage == 0:
+        written = 4 * (job.trained.elements if job.element < 4 else job.trained.largest)
+        copied = -(-written // job.per_node)
+    else:
+        copied = 4 * min(kept_on_device(job), largest_sub_group(job) if job.stage == 3 else partition_elements(job))
     return Moment(name="writing", device=add(steady), host=add(on_host, {TEMPORARIES: copied}))

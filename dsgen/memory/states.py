@@ -116,6 +116,17 @@ def compact(job: Job) -> bool:
     return job.stage in (1, 2) and job.accumulate == 4 > job.element
 
 
+def kept_on_device(job: Job) -> int:
+    """Trained elements whose master weights and states are on the device: none with offload, but for the sub-groups
+    that `ratio` leaves there (runtime/zero/stage3.py, _create_fp32_partitions, subgroup_to_device; not measured)."""
+    size = partition_elements(job)
+    if job.offload_optimizer == "none":
+        return size
+    group = largest_sub_group(job)
+    groups = -(-size // group) if group else 0
+    return min(size, int((1 - job.offload_ratio) * groups) * group)
+
+
 def between_steps(job: Job) -> dict[str, int]:
     """What the device holds from the end of a step to the next forward pass.
 
@@ -130,18 +141,22 @@ def between_steps(job: Job) -> dict[str, int]:
     if job.stage == 3:
         if job.offload_parameters == "none":
             held[WEIGHTS] = e * (size + -(-job.frozen_elements // job.ranks))
+            if job.secondary_ranks > 1:
+                # runtime/zero/partition_parameters.py, ds_secondary_tensor; not measured.
+                held[WEIGHTS] += e * -(-job.parameters.elements // job.secondary_ranks)
         held[GATHERED] = e * persistent_elements(job)
         held[BUCKETS] = job.sent * job.bucket_elements if job.contiguous else 0
     else:
         flat = trained if job.stage == 0 else aligned_elements(job)
         held[WEIGHTS] = e * (flat + job.frozen_elements)
-    if not offloaded:
+    own = kept_on_device(job)
+    if own:
         # Stage 0 in fp32 updates the weights themselves.
-        held[MASTER] = 0 if job.stage == 0 and e == 4 else 4 * size
-        held[STATES] = job.optimizer.states * size
+        held[MASTER] = 0 if job.stage == 0 and e == 4 else 4 * own
+        held[STATES] = job.optimizer.states * own
         if job.stage == 3:
-            held[GRADIENTS] = job.accumulate * size
-    elif job.stage < 3:
+            held[GRADIENTS] = (4 if offloaded else job.accumulate) * own
+    if offloaded and job.stage < 3:
         # temp_grad_buffer_for_gpu_offload
         held[BUCKETS] = e * job.trained.largest
     if job.bf16_optimizer:
