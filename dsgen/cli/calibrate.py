@@ -26,6 +26,16 @@ def command(run_dirs: tuple[Path, ...], output: Path | None, simulated: bool) ->
     """
     if simulated and output is None:
         raise click.UsageError("--simulated needs --output: estimates for real devices must not find such a profile")
+    if output is not None and not output.parent.is_dir():
+        from dsgen.findings import DsgenError
+        from dsgen.report.console import printable
+
+        kind = "is no folder" if output.parent.exists() else "does not exist"
+        raise DsgenError(
+            f"--output {printable(str(output))}: the folder {printable(str(output.parent))} {kind}; "
+            "nothing was written",
+            help="make the folder first, or name a file in one that exists",
+        )
     from dsgen.launch.calibrate import calibrate
     from dsgen.planner.profiles import default_path, write_profile
     from dsgen.report.calibration import show_profile

@@ -102,6 +102,7 @@ def command(
         from dsgen.report.estimate import show_estimate
         from dsgen.report.output import printed_to
 
+        _check_text((*overrides, model or ""))
         assumed: tuple[str, ...] = ()
         if recipe is not None:
             loaded = load_recipe(recipe, overrides)
@@ -127,6 +128,20 @@ def command(
         return int(ExitCode.FINDINGS if base.report.verdict == "does not fit" else ExitCode.OK)
 
 
+def _check_text(words: tuple[str, ...]) -> None:
+    """Raises DsgenError for bytes of the command line that are no characters in the encoding of the locale."""
+    import sys
+
+    from dsgen.findings import DsgenError
+
+    for word in words:
+        if any("\ud800" <= c <= "\udfff" for c in word):
+            raise DsgenError(
+                f"{word!a} is no text in the encoding of this locale, {sys.getfilesystemencoding()}",
+                help="take a UTF-8 locale, for example LC_ALL=C.UTF-8",
+            )
+
+
 def _of_config(
     config: Path,
     model: str,
@@ -141,6 +156,7 @@ def _of_config(
     import sys
     from dataclasses import replace
 
+    from dsgen.documents.errors import DocumentError
     from dsgen.documents.json_reader import read_json_bytes
     from dsgen.documents.yaml_reader import read_bytes
     from dsgen.dsconfig.job import job_named
@@ -150,6 +166,8 @@ def _of_config(
     piped = str(config) == "-"
     data = sys.stdin.buffer.read() if piped else read_bytes(config)
     document = read_json_bytes(data, "<stdin>" if piped else str(config))
+    if any(note.kind == "empty" for note in document.notes):
+        raise DocumentError("is empty", document.at(()), help="write a config; {} is one with DeepSpeed's defaults")
     job = job_named(world_size=world_size, device=device, model=model, client_optimizer=client_optimizer)
     name = recipe_name("config" if piped else config.stem)
     around = Surroundings(name=name, model=model, device=device, per_node=per_node)

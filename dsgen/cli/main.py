@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from dsgen import __version__
 from dsgen.documents.errors import DocumentError
 from dsgen.findings import DsgenError, ExitCode, FindingsError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 COMMANDS = {
     "lint": "Check DeepSpeed configs, recipes and launch files; say what is wrong and what to write.",
@@ -57,7 +61,35 @@ def main() -> None:
 
 def run(argv: list[str] | None = None) -> None:
     """Run the program and exit."""
+    sys.stdout, sys.stderr = _lasting(sys.stdout), _lasting(sys.stderr)
     sys.exit(main_code(argv))
+
+
+class _Output(io.FileIO):
+    """Standard output or error whose reader may go away (`dsgen ... | head -1`): the rest goes to nobody.
+
+    The command goes on to its end, so that its exit code is the one that it would have had.
+    """
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _leave(self.fileno())
+            return memoryview(data).nbytes
+
+
+def _lasting(stream: TextIO) -> TextIO:
+    """The stream as an `_Output`; what its encoding does not have is written with backslashes."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering or stream.write_through,
+    )
 
 
 def main_code(argv: list[str] | None = None) -> int:
@@ -77,12 +109,6 @@ def main_code(argv: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return int(ExitCode.INTERRUPTED)
-    except SystemExit:
-        # click ends the program so when the reader of its output has gone
-        return int(ExitCode.OK)
-    except BrokenPipeError:
-        _leave_output()
-        return int(ExitCode.OK)
     except FindingsError as error:
         from dsgen.report.findings import show_findings
 
@@ -100,8 +126,14 @@ def main_code(argv: list[str] | None = None) -> int:
         if error.help:
             click.echo(f"  help: {error.help}", err=True)
         return int(error.exit_code)
+    except UnicodeEncodeError as error:
+        word = error.object[error.start : error.end]
+        click.echo(f"error: {word!a} is no text in this locale: {error.reason}", err=True)
+        click.echo("  help: take a UTF-8 locale, for example LC_ALL=C.UTF-8", err=True)
+        return int(ExitCode.USAGE)
     except OSError as error:
-        _leave_output()
+        if sys.stdout is not None:
+            _leave(sys.stdout.fileno())
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"error: {where}{error.strerror or error}", err=True)
         return int(ExitCode.USAGE)
@@ -109,10 +141,11 @@ def main_code(argv: list[str] | None = None) -> int:
         return _fault(error)
 
 
-def _leave_output() -> None:
-    """Give up standard output: Python would complain once more while it flushes at exit."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _leave(fd: int) -> None:
+    """Give up an output: Python would complain once more while it flushes at exit."""
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nobody, fd)
+    os.close(nobody)
 
 
 def _fault(error: Exception) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dsgen.catalog.devices import device_ids, devices_named
+from dsgen.catalog.devices import device_ids, devices_named, load_device
 from dsgen.documents.positions import dotted
 from dsgen.findings import DsgenError
 from dsgen.launch.summary import printable
@@ -20,6 +20,9 @@ from dsgen.planner.profiles import MeasuredRun, Profile
 LEAST_BYTES = 1 << 30
 """Of what tensors hold, for a run to tell anything of reserved / allocated: torch's allocator takes 2 to 20 MiB at a
 time (c10/core/AllocatorConfig.h), which is most of what a tiny job reserves."""
+
+_MOST_RATIO = 1000
+"""Between what was estimated and what was measured: beyond it, the two are not of one job."""
 
 _REPORT = "report.json"
 _MOST_BYTES = 16 << 20
@@ -97,6 +100,12 @@ def _read(folder: Path) -> _Found:
     if not isinstance(known, str) or known not in device_ids():
         raise DsgenError(f"{folder / ESTIMATE} is damaged: it names no device that `dsgen devices` lists")
     _check_device(folder, known, str(device.get("device_name")))
+    simulated = report.get("simulated", False)
+    if not isinstance(simulated, bool):
+        raise DsgenError(
+            f"{folder} is damaged: simulated: neither true nor false",
+            help=f"{_REPORT} and {ESTIMATE} must be as the run left them",
+        )
     said = report.get("versions")
     versions = said if isinstance(said, Mapping) else {}
     try:
@@ -116,7 +125,26 @@ def _read(folder: Path) -> _Found:
         raise DsgenError(
             f"{folder} is damaged: {_first(error)}", help=f"{_REPORT} and {ESTIMATE} must be as the run left them"
         ) from None
-    return _Found(device=known, simulated=report.get("simulated") is True, run=run)
+    _check_possible(folder, run, device, load_device(known).memory_bytes)
+    return _Found(device=known, simulated=simulated, run=run)
+
+
+def _check_possible(folder: Path, run: MeasuredRun, device: Mapping[str, Any], capacity: int | None) -> None:
+    """Raises DsgenError for figures that no run can have; `capacity` is the bytes of the device's memory."""
+    beside, allocated, estimated = device["beside_bytes"], run.allocated_measured_bytes, run.allocated_estimated_bytes
+    wrong = None
+    if beside < 0:
+        wrong = f"memory.device.beside_bytes: {beside} is negative"
+    elif run.reserved_bytes < allocated:
+        wrong = f"memory.device.reserved_peak_bytes: {run.reserved_bytes} is less than the {allocated} allocated in it"
+    elif max(allocated, estimated) > _MOST_RATIO * min(allocated, estimated):
+        wrong = f"memory.device.allocated_peak_bytes: {allocated}, where {estimated} was estimated, is of another job"
+    elif capacity is not None and beside > capacity:
+        wrong = f"memory.device.beside_bytes: {beside} is more than the {capacity} bytes that the device has"
+    elif capacity is not None and run.reserved_bytes > capacity:
+        wrong = f"memory.device.reserved_peak_bytes: {run.reserved_bytes} is more than the {capacity} of the device"
+    if wrong:
+        raise DsgenError(f"{folder} is damaged: {wrong}", help=f"{_REPORT} and {ESTIMATE} must be as the run left them")
 
 
 def _factor(device: Mapping[str, Any]) -> float | None:

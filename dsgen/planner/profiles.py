@@ -112,7 +112,7 @@ def find_calibration(device: str, wanted: str | None = None) -> Calibration | No
     else:
         try:
             path = default_path(device)
-            if not path.exists():
+            if not path.exists() and not path.is_symlink():
                 return None
         except OSError:
             # Without a home folder, or in one that nobody may look into, there is none.

@@ -9,8 +9,8 @@ from typing import Any
 
 from dsgen.planner.compare import CHECKPOINTING, Row
 from dsgen.recipe.plan import Plan
-from dsgen.report.console import in_bytes, say
-from dsgen.report.estimate import say_assumed
+from dsgen.report.console import in_bytes, printable, say
+from dsgen.report.estimate import job_fields, say_assumed
 
 _COLUMNS = 80
 _WORDS = {"fits": "fits", "tight": "tight", "does not fit": "no", "unknown": "?"}
@@ -19,16 +19,20 @@ _OFFLOADS = {"none": "none", "optimizer": "optimizer", "optimizer + parameters":
 
 def show_comparison(rows: Sequence[Row], plan: Plan, assumed: Sequence[str], *, form: str) -> None:
     """Print a line for each stage and offload, with columns for what is recomputed."""
+    known = next((row.variant.report for row in rows if row.variant), None)
     if form == "json":
-        print(
-            json.dumps(
-                {"rows": [_content(row) for row in rows], "assumed": list(assumed)}, indent=2, ensure_ascii=False
-            )
-        )
+        said = {
+            **job_fields(plan),
+            "headroom": plan.headroom,
+            "device": {"capacity_bytes": known.device.capacity_bytes if known else None},
+            "host": {"capacity_bytes": known.host.capacity_bytes if known else None},
+            "rows": [_content(row) for row in rows],
+            "assumed": list(assumed),
+        }
+        print(json.dumps(said, indent=2))
         return
     devices = f"{plan.world_size} x {plan.device.id}"
-    say(f"{plan.name}: {plan.architecture.name}, {devices}, {plan.precision}")
-    known = next((row.variant.report for row in rows if row.variant), None)
+    say(f"{plan.name}: {printable(plan.architecture.name)}, {devices}, {plan.precision}")
     if known is not None:
         sizes = (known.device.capacity_bytes, known.host.capacity_bytes)
         device, node = ("of unknown size" if size is None else in_bytes(size) for size in sizes)

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsgen.memory.report import MemoryReport
+from dsgen.memory.report import COMMUNICATORS, CONTEXT, MemoryReport
 from dsgen.planner.advice import Advice, Advised
 from dsgen.recipe.plan import Plan
 from dsgen.report.console import in_bytes, printable, say
@@ -15,16 +15,18 @@ from dsgen.report.console import in_bytes, printable, say
 STYLE = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red", "unknown": "bold magenta"}
 _BAR = 22
 _COLUMNS = 80
+_LEAST_ROOM_BYTES = 64 << 20
+"""What torch must reserve more where there is room, for a line of its own."""
 
 
 def show_estimate(report: MemoryReport, plan: Plan, advised: Advised, assumed: Sequence[str], *, form: str) -> None:
     """Print the verdict, the phases, the parts at the peak, what was assumed, and what would make the job fit."""
     if form == "json":
-        print(json.dumps(_content(report, advised) | {"assumed": list(assumed)}, indent=2, ensure_ascii=False))
+        print(json.dumps(job_fields(plan) | _content(report, advised) | {"assumed": list(assumed)}, indent=2))
         return
     device, host = report.device, report.host
     devices = f"{plan.world_size} x {plan.device.id}"
-    say(f"{plan.name}: {plan.architecture.name}, {devices}, ZeRO stage {plan.stage}, {plan.precision}")
+    say(f"{plan.name}: {printable(plan.architecture.name)}, {devices}, ZeRO stage {plan.stage}, {plan.precision}")
     say(f"{report.verdict}: {_verdict(report)}", style=STYLE[report.verdict])
     say()
     whole = device.capacity_bytes or max(device.allocated_peak_bytes, 1)
@@ -37,15 +39,17 @@ def show_estimate(report: MemoryReport, plan: Plan, advised: Advised, assumed: S
         say(line.rstrip(), style="bold cyan" if peak else "")
     say()
     say(f"one device at its peak ({report.peak_phase}, {report.peak_moment})")
-    _say_parts(device.parts)
+    beside = {part: size for part, size in device.parts.items() if part in (CONTEXT, COMMUNICATORS)}
+    _say_parts({part: size for part, size in device.parts.items() if part not in beside})
     for label, value in (
         ("allocated", device.allocated_peak_bytes),
         (f"reserved: what comes and goes x {device.reserved_factors[1]:.1f}", device.reserved_peak_bytes),
-        ("device total, with context and communicators", device.total_peak_bytes),
+        *beside.items(),
+        ("device total, from reserved on", device.total_peak_bytes),
     ):
         say(f"  {label:<46} {in_bytes(value):>10}")
-    if device.reserved_with_room_bytes > 1.02 * device.reserved_peak_bytes:
-        more = device.reserved_with_room_bytes
+    more = device.reserved_with_room_bytes
+    if more - device.reserved_peak_bytes >= max(_LEAST_ROOM_BYTES, 0.02 * device.reserved_peak_bytes):
         all_of_it = device.capacity_bytes is not None and more >= device.capacity_bytes
         most = "all there is" if all_of_it else f"up to {in_bytes(more)}"
         text = f"torch reserves more where there is room, here {most}, and gives it back before it fails"
@@ -84,7 +88,11 @@ def _say_advice(report: MemoryReport, advised: Advised) -> None:
     if advised.advice or report.verdict not in ("tight", "does not fit"):
         return
     say()
-    say("no settings make it fit: it takes more devices or hosts, or a smaller model")
+    if report.verdict == "tight":
+        say(f"no settings leave {report.headroom:.0%} free: it takes more devices or hosts, a smaller")
+        say("model, or less memory.headroom")
+    else:
+        say("no settings make it fit: it takes more devices or hosts, or a smaller model")
     if advised.closest is not None:
         say("closest:")
         _say_changes("  ", advised.closest)
@@ -117,7 +125,7 @@ def _verdict(report: MemoryReport) -> str:
         parts.append(f"device {in_bytes(device.total_peak_bytes)} of {in_bytes(device.capacity_bytes)}")
     if host.capacity_bytes is not None:
         parts.append(f"node {in_bytes(host.peak_bytes)} of {in_bytes(host.capacity_bytes)}")
-    tight = f"; {report.headroom:.0%} should stay free" if report.verdict == "tight" else ""
+    tight = f"; {100 * report.headroom:.4g}% should stay free" if report.verdict == "tight" else ""
     return (", ".join(parts) or "neither the device's memory nor the host's is known") + tight
 
 
@@ -143,6 +151,20 @@ def _advice(advice: Advice) -> dict[str, Any]:
         "verdict": report.verdict,
         "device_total_peak_bytes": report.device.total_peak_bytes,
         "host_peak_bytes": report.host.peak_bytes,
+    }
+
+
+def job_fields(plan: Plan) -> dict[str, Any]:
+    """What the job is, for JSON."""
+    return {
+        "name": plan.name,
+        "model": plan.architecture.name,
+        "device_id": plan.device.id,
+        "world_size": plan.world_size,
+        "stage": plan.stage,
+        "precision": plan.precision,
+        "micro_batch": plan.micro_batch,
+        "sequence_length": plan.sequence_length,
     }
 
 

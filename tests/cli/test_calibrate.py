@@ -175,6 +175,15 @@ def test_a_run_counts_once(make_run: Make, profiles: Path) -> None:
         ({"device": {"allocated_peak_bytes": "much"}}, "is damaged: allocated_measured_bytes: Input should be a valid"),
         ({"device": {"allocated_peak_bytes": 0}}, "is damaged: allocated_measured_bytes: Input should be greater"),
         ({"device": {"beside_bytes": 1.5}}, "is damaged: context_bytes"),
+        ({"device": {"beside_bytes": -1}}, "002 is damaged: memory.device.beside_bytes: -1 is negative"),
+        (
+            {"device": {"beside_bytes": 65 * GIB}},
+            "002 is damaged: memory.device.beside_bytes: 69793218560 is more than",
+        ),
+        ({"device": {"reserved_peak_bytes": 39 * GIB}}, "memory.device.reserved_peak_bytes: 41875931136 is less than"),
+        ({"device": {"reserved_peak_bytes": 65 * GIB}}, "memory.device.reserved_peak_bytes: 69793218560 is more than"),
+        ({"device": {"allocated_peak_bytes": 1}}, "memory.device.allocated_peak_bytes: 1, where 44023414784 was"),
+        ({"report": {"simulated": "yes"}}, "002 is damaged: simulated: neither true nor false"),
         ({"report": {"name": "a\x1b[31m"}}, "is damaged: name"),
         ({"report": {"versions": {"torch": "\n"}}}, "is damaged: versions.torch"),
         ({"estimate": {"device": "../../up"}}, "names no device that `dsgen devices` lists"),
@@ -256,6 +265,26 @@ def test_nothing_but_a_profile_is_overwritten(
         assert main_code(["calibrate", str(run), "--output", str(target)]) == 2
         assert f"{target} is not overwritten, because it is no device profile" in capsys.readouterr().err
     assert recipe.read_text() == "schema: 1\n" and (folder / "kept").exists()
+
+
+@pytest.mark.parametrize("parent", ["nowhere", "file"])
+def test_a_folder_that_is_not_there_is_not_made(
+    make_run: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], parent: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    output = tmp_path / parent / "x.yaml"
+    assert main_code(["calibrate", str(make_run()), "--output", str(output)]) == 2
+    assert f"--output {output}: the folder {output.parent} " in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_profile_that_leads_nowhere_is_not_passed_over(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profiles.mkdir(parents=True)
+    path = profiles / f"{DEVICE}.yaml"
+    path.symlink_to("nowhere")
+    assert main_code(["estimate", RECIPE]) == 2
+    assert f"error: {path}:1:1: cannot be read" in capsys.readouterr().err
+    assert main_code(["estimate", RECIPE, "--profile", "none"]) == 0
 
 
 GOOD = {

@@ -82,7 +82,10 @@ def test_stages_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     (same,) = [line for line in lines if "fits*" in line]
     assert same.startswith("2     none ")
     assert main_code(["estimate", recipe, "--compare", "stage", "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    said = json.loads(capsys.readouterr().out)
+    assert (said["name"], said["stage"], said["headroom"]) == ("13b-zero2", 2, 0.1)
+    assert said["device"] == {"capacity_bytes": 65452113920} and said["host"]["capacity_bytes"] == 1 << 40
+    rows = said["rows"]
     assert len(rows) == 16
     for row in rows:
         assert row["verdict"] in ("fits", "tight", "does not fit")
@@ -199,6 +202,62 @@ def test_the_page_of_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "<h1>ds-config</h1>" in page or "<h1>ds_config</h1>" in page
     assert "<b>Assumed</b> activation_checkpointing: none: no config says it" in page
     assert str(tmp_path) not in page
+
+
+def test_json_says_which_job_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    main_code(["estimate", str(RECIPES / "13b-zero2.yaml"), "--format", "json"])
+    said = json.loads(capsys.readouterr().out)
+    names = ["name", "model", "device_id", "world_size", "stage", "precision", "micro_batch", "sequence_length"]
+    assert [said[name] for name in names] == [
+        *("13b-zero2", "llama-2-13b", "ascend-910b3-64g", 8, 2, "bf16", 1, 2048),
+    ]
+    main_code(["estimate", str(RECIPES / "13b-zero2.yaml"), "--format", "json", "--set", "batch.micro=4"])
+    assert json.loads(capsys.readouterr().out)["micro_batch"] == 4
+
+
+def test_the_column_of_a_device_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    main_code(["estimate", str(RECIPES / "13b-zero2.yaml"), "--format", "json"])
+    device = json.loads(capsys.readouterr().out)["device"]
+    beside = device["parts"]["device context"] + device["parts"]["communicators"]
+    assert device["allocated_peak_bytes"] == sum(device["parts"].values()) - beside
+    assert device["total_peak_bytes"] == device["reserved_peak_bytes"] + beside
+    main_code(["estimate", str(RECIPES / "13b-zero2.yaml")])
+    lines = capsys.readouterr().out.split("one device at its peak")[1].split("\n\n")[0].splitlines()[1:]
+    labels = [line[2:48].split(":")[0].strip() for line in lines]
+    at = labels.index("allocated")
+    tensors = set(device["parts"]) - {"device context", "communicators"}
+    assert set(labels[:at]) == tensors
+    assert labels[at : at + 5] == [
+        *("allocated", "reserved", "device context", "communicators", "device total, from reserved on"),
+    ]
+    shares = [int(line.split()[-1].removesuffix("%")) for line in lines[:at]]
+    assert abs(sum(shares) - 100) <= len(shares)
+
+
+TINY: dict[str, Any] = {
+    **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 4096},
+}
+
+
+def test_a_tiny_model_in_a_folder_of_two_lines(
+    write_recipe: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "one\ntwo"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY))
+    recipe = str(write_recipe(model="./one\ntwo/config.json"))
+    for more in ([], ["--compare", "stage"]):
+        main_code(["estimate", recipe, *more])
+        said = capsys.readouterr().out
+        assert ": one\\ntwo, 8 x " in said.splitlines()[0]
+        assert "torch reserves more" not in said
+
+
+@pytest.mark.parametrize(("headroom", "shown"), [("0.999", "99.9%"), ("0.5", "50%")])
+def test_the_headroom_is_shown_as_it_is(headroom: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main_code(["estimate", str(RECIPES / "13b-zero2.yaml"), "--set", f"memory.headroom={headroom}"])
+    assert capsys.readouterr().out.splitlines()[1].endswith(f"; {shown} should stay free")
 
 
 @pytest.mark.parametrize("form", ["text", "json", "html"])

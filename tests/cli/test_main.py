@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,47 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
     command = f"{sys.executable} -m dsgen models | true"
     out = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=REPOSITORY)
     assert (out.returncode, out.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "pipe", "code"),
+    [
+        (f"estimate {RECIPES / '13b-zero2.yaml'} --set activation_checkpointing=none", "| true", 1),
+        (f"estimate {RECIPES / '13b-zero2.yaml'}", "| true", 0),
+        ("estimate nowhere.yaml", "2>&1 | true", 2),
+        ("estimate nowhere.yaml --format json", "| true", 2),
+    ],
+)
+def test_a_reader_that_goes_away_leaves_the_exit_code(words: str, pipe: str, code: int) -> None:
+    # The command starts when the reader is gone already.
+    line = f"(sleep 0.2; exec {sys.executable} -m dsgen {words}) {pipe}; exit ${{PIPESTATUS[0]}}"
+    out = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=REPOSITORY)
+    assert (out.returncode, out.stdout, out.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["estimate", "model.yaml", "--set", "model=./模型/config.json"], "'model=./\\udce6"),
+        (["render", "model.yaml", "--set", "model=./模型/config.json"], "is no text in this locale"),
+        (
+            ["estimate", "model.yaml", "--set", "model=./模型/config.json", "--format", "json"],
+            "no text in the encoding",
+        ),
+        (["estimate", "model.yaml"], "'./模型/config.json' cannot be read"),
+    ],
+)
+def test_a_locale_without_these_characters_is_no_fault_of_dsgen(
+    tmp_path: Path, command: list[str], message: str
+) -> None:
+    recipe = yaml.safe_load((RECIPES / "13b-zero2.yaml").read_text()) | {"model": "./模型/config.json"}
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(recipe, allow_unicode=True), encoding="utf-8")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(REPOSITORY)}
+    line = [sys.executable, "-m", "dsgen", *command]
+    out = subprocess.run(line, capture_output=True, cwd=tmp_path, env=os.environ | plain)
+    said = (out.stdout + out.stderr).decode().encode("ascii", "backslashreplace").decode()
+    wanted = message.encode("ascii", "backslashreplace").decode()
+    assert out.returncode in (1, 2) and wanted in said and "a fault of dsgen" not in said
 
 
 def test_output_that_cannot_be_written_is_no_fault_of_dsgen() -> None:

@@ -111,3 +111,88 @@ def test_a_config_with_errors_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     path.write_text('{"zero_optimisation": {"stage": 3}, "train_batch_size": 8}')
     assert main_code(["estimate", "--ds-config", str(path), *NPUS]) == 1
     assert "KEY001" in capsys.readouterr().err
+
+
+def test_a_stage_that_is_set_brings_its_own_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What DeepSpeed's defaults wrote for stage 2 is not held against stage 3."""
+    path = tmp_path / "ds_config.json"
+    there = run(path, {"bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}, capsys)
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+    before, after = run(path, config, capsys), run(path, config, capsys, "--set", "zero.stage=3")
+    assert (before["stage"], after["stage"]) == (2, 3)
+    assert after["device"] == there["device"] != before["device"]
+    nothing = run(path, {"bf16": {"enabled": True}}, capsys, "--set", "zero.stage=3")
+    assert nothing["device"] == there["device"]
+
+
+def test_a_micro_batch_that_the_global_batch_is_no_multiple_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ds_config.json"
+    path.write_text('{"bf16": {"enabled": true},\n "train_batch_size": 64}')
+    assert main_code(["estimate", "--ds-config", str(path), *NPUS, "--micro-batch", "3"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {path}:2:") and "--micro-batch 3 does not divide train_batch_size: 64 on 8" in said
+    assert said.endswith("possible with this train_batch_size: 1, 2, 4, 8\n")
+    words = ["estimate", "--ds-config", str(path), *NPUS, "--micro-batch"]
+    assert main_code([*words, "8"]) in (0, 1)
+    assert main_code([*words, "3", "--set", "batch.global=48"]) in (0, 1)
+    path.write_text(json.dumps({"bf16": {"enabled": True}, "train_batch_size": 64, "sequence_parallel_size": 2}))
+    capsys.readouterr()
+    assert main_code([*words, "3"]) == 2
+    assert "64 on 4 data-parallel ranks is 16" in capsys.readouterr().err
+
+
+def test_a_section_of_activation_checkpointing_recomputes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, config = tmp_path / "ds_config.json", {"bf16": {"enabled": True}}
+    without = run(path, config, capsys)
+    with_ = run(path, config | {"activation_checkpointing": {"partition_activations": True}}, capsys)
+    assert without["device"] == with_["device"]
+    assert without["assumed"][0].startswith("activation_checkpointing: none: no config says it; ")
+    assert "only configures deepspeed.checkpointing, which the script itself must call" in with_["assumed"][0]
+
+
+@pytest.mark.parametrize(
+    ("zero", "more", "words"),
+    [
+        ({"offload_optimizer": {"device": "cpu"}}, (), "AdamW as DeepSpeedCPUAdam"),
+        ({}, ("--set", "zero.offload.optimizer=cpu"), "AdamW as DeepSpeedCPUAdam"),
+        ({}, (), "AdamW"),
+        ({"offload_optimizer": {"device": "cpu"}}, ("--client-optimizer", "DeepSpeedCPUAdam"), None),
+    ],
+)
+def test_which_optimizer_is_assumed(
+    zero: dict[str, Any],
+    more: tuple[str, ...],
+    words: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, **zero}}
+    assumed = run(tmp_path / "ds_config.json", config, capsys, *more)["assumed"]
+    said = [line.split(": ")[1] for line in assumed if line.startswith("optimizer.type: ")]
+    assert said == ([words] if words else [])
+
+
+def test_lion_of_the_script_is_lion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It keeps one state where Adam keeps two."""
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    states = [
+        run(tmp_path / "ds_config.json", config, capsys, "--client-optimizer", name)["host"]["parts"][
+            "optimizer states"
+        ]
+        for name in ("DeepSpeedCPUAdam", "DeepSpeedCPULion")
+    ]
+    assert states[0] == 2 * states[1]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "// nothing\n"])
+def test_an_empty_file_is_no_config(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ds_config.json"
+    path.write_text(text)
+    assert main_code(["estimate", "--ds-config", str(path), *NPUS]) == 2
+    assert f"error: {path}:1:1: is empty" in capsys.readouterr().err
+    path.write_text("{}")
+    assert main_code(["estimate", "--ds-config", str(path), *NPUS]) in (0, 1)
