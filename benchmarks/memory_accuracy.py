@@ -102,9 +102,12 @@ def compare(points: Iterable[Point]) -> tuple[list[Compared], dict[str, str]]:
     without: dict[str, str] = {}
     for point in points:
         try:
-            predicted = predict(point)
+            predicted, peers = predict(point), predictions(point)
         except NoPlanError as error:
             without[point["id"]] = str(error)
+            continue
+        except KeyError as error:
+            without[point["id"]] = f"the point has no {error}"
             continue
         found.append(
             Compared(
@@ -117,7 +120,7 @@ def compare(points: Iterable[Point]) -> tuple[list[Compared], dict[str, str]]:
                 metric=metric_of(point),
                 predicted=predicted,
                 measured=point["measured_gib"],
-                peers=predictions(point),
+                peers=peers,
             )
         )
     return found, without

@@ -211,7 +211,7 @@ class Held:
 def held(point: Point, job: Job | None, varying: bool) -> Held:
     """Most that a device holds: at the loss, in the last layer's backward pass, at its end, or in the step."""
     trainer, model = trainer_of(point), model_of(point, job)
-    n = point["devices"] // (point.get("tp", 1) * point.get("pp", 1)) if point["zero"] == 3 else 1
+    n = max(1, point["devices"] // (point.get("tp", 1) * point.get("pp", 1))) if point["zero"] == 3 else 1
     fsdp = point["zero"] == 3
     whole = trainer.weight * model.trained + trainer.frozen * model.frozen
     steady = (whole + trainer.states * model.trained) / n + trainer.cast * model.trained
