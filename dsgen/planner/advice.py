@@ -10,49 +10,32 @@ from typing import Any
 from dsgen.documents.errors import DocumentError
 from dsgen.findings import FindingsError
 from dsgen.memory.report import MemoryReport, Verdict
+from dsgen.planner.changes import (
+    CHUNKED_LOSS,
+    KINDS,
+    OPTIMIZER,
+    PARAMETERS,
+    RECOMPUTE,
+    WHOLE_LOSS,
+    Change,
+    Changes,
+    buffers,
+    fused_attention,
+    higher_stages,
+    lower_stages,
+    other_overlap,
+    other_sums,
+    possible_steps,
+    rounded_sums,
+    smaller_batches,
+    stage_of,
+    unlocked,
+)
 from dsgen.planner.variant import Variant, variant
 from dsgen.recipe.load import LoadedRecipe
 from dsgen.recipe.plan import Plan
-from dsgen.rules.view import lookup
 
 MOST = 3
-SMALL_BUCKET_ELEMENTS = 20_000_000
-SMALL_SUB_GROUP_ELEMENTS = 20_000_000
-
-KINDS = (
-    "overlap",
-    "buckets",
-    "sub-group",
-    "live",
-    "reuse",
-    "attention",
-    "loss",
-    "parameters on device",
-    "optimizer on device",
-    "lower stage",
-    "accumulate",
-    "micro batch",
-    "recompute",
-    "stage",
-    "optimizer offload",
-    "pinned optimizer",
-    "parameter offload",
-)
-"""Kinds of change, the cheapest first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """Something to change in a recipe, and what it costs."""
-
-    kind: str
-    """One of KINDS."""
-    overrides: tuple[str, ...]
-    """What only makes sense together."""
-    cost: str
-
-
-Changes = tuple[Change, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +86,9 @@ class _Search:
         self._known: dict[tuple[str, ...], Variant | None] = {}
         self._best: tuple[Changes, Variant] = ((), base)
         self._weaker = {
-            "micro batch": tuple(_smaller_batches(self._recipe, base.plan)),
-            "stage": tuple(_higher_stages(base.plan)),
-            "lower stage": tuple(_lower_stages(base.plan)),
+            "micro batch": tuple(smaller_batches(self._recipe, base.plan)),
+            "stage": tuple(higher_stages(base.plan)),
+            "lower stage": tuple(lower_stages(base.plan)),
         }
         """Changes of a kind that has several, the weakest first."""
 
@@ -159,7 +142,7 @@ class _Search:
         """Stages and what they can offload: those from the recipe's on, then those below."""
         plan = self._base.plan
         stages: list[tuple[int, Changes]] = [(plan.stage, ())]
-        stages += [(_stage_of(each), (each,)) for kind in ("stage", "lower stage") for each in self._weaker[kind]]
+        stages += [(stage_of(each), (each,)) for kind in ("stage", "lower stage") for each in self._weaker[kind]]
         for stage, change in stages:
             if plan.kind == "cpu":
                 # On the CPU the host is the device.
@@ -173,9 +156,9 @@ class _Search:
                     continue
                 placed: list[Change] = []
                 if optimizer != plan.offload_optimizer:
-                    placed.append(_OPTIMIZER[optimizer])
+                    placed.append(OPTIMIZER[optimizer])
                 if parameters != plan.offload_parameters:
-                    placed.append(_PARAMETERS[parameters])
+                    placed.append(PARAMETERS[parameters])
                 yield (*change, *placed)
 
     def _somehow(self, place: Changes, goal: Sequence[Verdict]) -> tuple[Changes, Variant] | None:
@@ -183,15 +166,15 @@ class _Search:
         at = self._with(place)
         if at is None:
             # Stage 0 has no other sums than those in the precision itself.
-            place = (*place, *_rounded_sums(self._base.plan))
+            place = (*place, *rounded_sums(self._base.plan))
             at = self._with(place)
         if at is None:
             return None
         # Neither smaller buffers nor unlocked memory take more; what is not needed is taken back later.
-        sizes = tuple(each for each in _buffers(at.plan) if each.kind != "overlap")
-        least_host = (*place, *sizes, *_unlocked(at.plan))
+        sizes = tuple(each for each in buffers(at.plan) if each.kind != "overlap")
+        least_host = (*place, *sizes, *unlocked(at.plan))
         works = self._works()
-        for overlap, sums in product(_or_not(_other_overlap(at.plan)), _or_not(_other_sums(at.plan))):
+        for overlap, sums in product(_or_not(other_overlap(at.plan)), _or_not(other_sums(at.plan))):
             device_short = host_short = False
             for micro, cuts in works:
                 # To the host only the number of micro batches matters, and to the device the smallest is best.
@@ -219,11 +202,11 @@ class _Search:
         recompute: list[Changes] = [()]
         kernel: Changes = ()
         if plan.entrypoint is None:
-            kernel = tuple(_fused_attention(plan))
+            kernel = tuple(fused_attention(plan))
             # The sum of the head's gradients is held twice in chunks: of few tokens the whole loss is smaller.
-            losses = [(), (_WHOLE_LOSS,)] if plan.loss_chunk_tokens else [(_CHUNKED_LOSS,), ()]
+            losses = [(), (WHOLE_LOSS,)] if plan.loss_chunk_tokens else [(CHUNKED_LOSS,), ()]
             if plan.checkpoint_every_layers != 1:
-                recompute = [(_RECOMPUTE,)] + ([()] if plan.checkpoint_every_layers else [])
+                recompute = [(RECOMPUTE,)] + ([()] if plan.checkpoint_every_layers else [])
         return [(micro, (*kernel, *loss, *more)) for micro, loss, more in product(micros, losses, recompute)]
 
     def closest(self) -> Advice | None:
@@ -257,7 +240,7 @@ class _Search:
         rounded = base.accumulate == "fp32" != plan.accumulate and plan.accumulation > 1
         if not rounded or any(change.kind == "accumulate" for change in changes):
             return changes
-        cost = next(_rounded_sums(base)).cost
+        cost = next(rounded_sums(base)).cost
         last = next((each for each in reversed(changes) if each.kind in ("optimizer offload", "lower stage")), None)
         return tuple(replace(each, cost=f"{each.cost}; {cost}") if each is last else each for each in changes)
 
@@ -317,194 +300,3 @@ def _need(report: MemoryReport) -> float:
         device.total_peak_bytes / device.capacity_bytes if device.capacity_bytes else 0.0,
         host.peak_bytes / host.capacity_bytes if host.capacity_bytes else 0.0,
     )
-
-
-def possible_steps(recipe: Mapping[str, Any], plan: Plan, report: MemoryReport) -> Iterator[Changes]:
-    """What may lower the memory of a job, the cheapest first: what costs no time, then smaller pieces of work, then
-    recomputing, then sharding, then offload. What the whole is trained on, its numbers and its steps stay the same.
-    The last change of a step is its dearest."""
-    buffers = {change.kind: change for change in _buffers(plan)}
-    for names in (("overlap",), ("buckets",), ("sub-group",), ("live", "reuse")):
-        step = tuple(buffers[name] for name in names if name in buffers)
-        if step:
-            yield step
-    own_script = plan.entrypoint is not None
-    if not own_script:
-        yield from _singly(_fused_attention(plan))
-        if not plan.loss_chunk_tokens:
-            yield (_CHUNKED_LOSS,)
-    if report.host.verdict in ("tight", "does not fit"):
-        for name, where in (("parameters", plan.offload_parameters), ("optimizer", plan.offload_optimizer)):
-            if where == "cpu":
-                yield ((_PARAMETERS if name == "parameters" else _OPTIMIZER)["none"],)
-        yield from _singly(_unlocked(plan))
-    # Elsewhere than at stage 2 on the device fp32 sums cost memory.
-    if (plan.accumulate == "fp32") != (plan.stage == 2 and plan.offload_optimizer == "none"):
-        yield from _singly(_other_sums(plan))
-    yield from _singly(_smaller_batches(recipe, plan))
-    if not own_script and plan.checkpoint_every_layers != 1:
-        yield (_RECOMPUTE,)
-    yield from _singly(_higher_stages(plan))
-    yield from _offload(recipe, plan)
-
-
-def _singly(changes: Iterable[Change]) -> Iterator[Changes]:
-    for change in changes:
-        yield (change,)
-
-
-_CHUNKED_LOSS = Change(kind="loss", overrides=("loss=chunked",), cost="none worth naming: the loss is taken in pieces")
-_WHOLE_LOSS = Change(kind="loss", overrides=("loss=plain",), cost="none: the loss is taken at once")
-_RECOMPUTE = Change(
-    kind="recompute",
-    overrides=("activation_checkpointing=full",),
-    cost="every layer is computed once more: about a third more work",
-)
-_OPTIMIZER = {
-    "none": Change(
-        kind="optimizer on device",
-        overrides=("zero.offload.optimizer=none",),
-        cost="none: it is faster, where the device has room",
-    ),
-    "cpu": Change(
-        kind="optimizer offload",
-        overrides=("zero.offload.optimizer=cpu",),
-        cost="the host's cores take the optimizer's step; its states stay in host memory",
-    ),
-}
-_PARAMETERS = {
-    "none": Change(
-        kind="parameters on device",
-        overrides=("zero.offload.parameters=none",),
-        cost="none: it is faster, where the device has room",
-    ),
-    "cpu": Change(
-        kind="parameter offload",
-        overrides=("zero.offload.parameters=cpu",),
-        cost="weights cross the link between host and device in every pass",
-    ),
-}
-_UNLOCKED = Change(
-    kind="pinned optimizer",
-    overrides=("zero.offload.optimizer.pin_memory=false",),
-    cost="slower copies between host and device",
-)
-
-_STAGES = {
-    1: "about the same communication",
-    2: "about the same communication",
-    3: "weights are gathered in every pass: about half as much communication again",
-}
-"""Communication as in the ZeRO paper (Rajbhandari et al. 2020), section 7."""
-
-
-def _stage_of(change: Change) -> int:
-    return int(change.overrides[0].partition("=")[2])
-
-
-def _higher_stages(plan: Plan) -> Iterator[Change]:
-    for stage in range(plan.stage + 1, 4):
-        yield Change(kind="stage", overrides=(f"zero.stage={stage}",), cost=_STAGES[stage])
-
-
-def _lower_stages(plan: Plan) -> Iterator[Change]:
-    for stage in range(plan.stage - 1, -1, -1):
-        cost = "none: less is sharded, where the device has room"
-        yield Change(kind="lower stage", overrides=(f"zero.stage={stage}",), cost=cost)
-
-
-def _fused_attention(plan: Plan) -> Iterator[Change]:
-    if plan.attention == "eager":
-        yield Change(kind="attention", overrides=("attention=sdpa",), cost="none: the same attention in one kernel")
-
-
-def _buffers(plan: Plan) -> Iterator[Change]:
-    zero: Mapping[str, Any] = plan.ds_config.get("zero_optimization") or {}
-    # Without overlap stage 1 keeps all gradients until the end of the backward pass.
-    if plan.stage == 1 or (plan.stage == 2 and zero.get("overlap_comm")):
-        yield from _other_overlap(plan)
-    # Where the key is not written, DeepSpeed's BF16_Optimizer does not read it.
-    if plan.stage > 0 and int(zero.get("reduce_bucket_size") or 0) > SMALL_BUCKET_ELEMENTS:
-        override = f"zero.reduce_bucket_size={SMALL_BUCKET_ELEMENTS}"
-        yield Change(kind="buckets", overrides=(override,), cost="more and smaller messages")
-    if plan.stage < 3:
-        return
-    if int(zero.get("sub_group_size") or 0) > SMALL_SUB_GROUP_ELEMENTS:
-        override = f"zero.sub_group_size={SMALL_SUB_GROUP_ELEMENTS}"
-        yield Change(kind="sub-group", overrides=(override,), cost="the optimizer takes more and smaller steps")
-    live = 2 * plan.parameters.per_layer + plan.parameters.largest_tensor
-    for kind, key, cost in (
-        ("live", "stage3_max_live_parameters", "weights are gathered later and more often"),
-        ("reuse", "stage3_max_reuse_distance", "weights are gathered again rather than kept until their next use"),
-    ):
-        if int(zero.get(key) or 0) > live:
-            yield Change(kind=kind, overrides=(f"zero.{key}={live}",), cost=cost)
-
-
-def _other_overlap(plan: Plan) -> Iterator[Change]:
-    zero: Mapping[str, Any] = plan.ds_config.get("zero_optimization") or {}
-    if plan.stage not in (1, 2) or plan.kind == "cpu":
-        return
-    if zero.get("overlap_comm"):
-        cost = "gradients are reduced in turn with the backward pass, not beside it"
-        yield Change(kind="overlap", overrides=("zero.overlap_comm=false",), cost=cost)
-    else:
-        cost = "none: gradients are reduced beside the backward pass, through a second bucket"
-        yield Change(kind="overlap", overrides=("zero.overlap_comm=true",), cost=cost)
-
-
-def _other_sums(plan: Plan) -> Iterator[Change]:
-    if plan.precision == "fp32":
-        return
-    if plan.accumulate == "fp32":
-        yield from _rounded_sums(plan)
-    else:
-        cost = "none: gradients are rounded less"
-        yield Change(kind="accumulate", overrides=("precision.accumulate=fp32",), cost=cost)
-
-
-def _rounded_sums(plan: Plan) -> Iterator[Change]:
-    if plan.precision == "fp32":
-        return
-    cost = f"sums of gradients are rounded to {plan.precision}"
-    yield Change(kind="accumulate", overrides=(f"precision.accumulate={plan.precision}",), cost=cost)
-
-
-def _unlocked(plan: Plan) -> Iterator[Change]:
-    """Page-locked memory is rounded up; weights in host memory are locked whatever the recipe says."""
-    zero: Mapping[str, Any] = plan.ds_config.get("zero_optimization") or {}
-    if (zero.get("offload_optimizer") or {}).get("pin_memory"):
-        yield _UNLOCKED
-
-
-def _smaller_batches(recipe: Mapping[str, Any], plan: Plan) -> Iterator[Change]:
-    """The same global batch in smaller pieces."""
-    micro, together = plan.micro_batch, plan.micro_batch * plan.accumulation
-    while micro > 1:
-        micro = next(size for size in range(micro // 2, 0, -1) if together % size == 0)
-        overrides = [f"batch.micro={micro}"]
-        if lookup(recipe, "batch.accumulation") is not None:
-            overrides.append(f"batch.accumulation={together // micro}")
-        cost = "the same global batch in more and smaller passes"
-        yield Change(kind="micro batch", overrides=tuple(overrides), cost=cost)
-
-
-def _offload(recipe: Mapping[str, Any], plan: Plan) -> Iterator[Changes]:
-    """Each with page-locked memory, then without."""
-    # On the CPU the host is the device.
-    if plan.kind == "cpu":
-        return
-    sharded = tuple(change for change in _higher_stages(plan) if _stage_of(change) == 3)
-    optimizer: Changes = ()
-    if plan.offload_optimizer == "none":
-        if lookup(recipe, "precision.accumulate") == "fp32":
-            # At stages 1 and 2 fp32 sums would stay on the device.
-            optimizer += tuple(_rounded_sums(plan))
-        optimizer += (_OPTIMIZER["cpu"],)
-        for stage in ((), sharded) if 0 < plan.stage < 3 else (sharded,):
-            yield (*stage, *optimizer)
-            yield (*stage, *optimizer, _UNLOCKED)
-    if plan.offload_parameters == "none":
-        yield (*sharded, *optimizer, _PARAMETERS["cpu"])
-        if optimizer:
-            yield (*sharded, *optimizer, _UNLOCKED, _PARAMETERS["cpu"])
