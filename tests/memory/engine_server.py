@@ -27,6 +27,18 @@ PLAIN_LINEAR = torch.nn.functional.linear
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.new_zeros((*a.shape[:-1], b.shape[-1]))
+
+
+# The values of matrix products change no storage, and 16-bit ones take most of the time on CPU.
+PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.mm.default: _mm,
+    torch.ops.aten.bmm.default: _mm,
+    torch.ops.aten.addmm.default: lambda bias, a, b, **_: _mm(a, b),
+}
+
+
 class Storages(TorchDispatchMode):  # type: ignore[misc]
     """Every storage that an operator returns, from its first sight to its end."""
 
@@ -69,7 +81,8 @@ class Storages(TorchDispatchMode):  # type: ignore[misc]
         self.bytes -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        product = PRODUCTS.get(func)
+        result = product(*args) if product is not None else func(*args, **(kwargs or {}))
         for each in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(each, torch.Tensor) and each.device.type != "meta":
                 self.note(each)

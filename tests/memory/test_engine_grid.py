@@ -12,7 +12,7 @@ import pytest
 from . import grid
 from .conftest import Engine
 
-JOBS = 40
+JOBS = 30
 
 
 @pytest.fixture(scope="module")
