@@ -12,7 +12,7 @@ import pytest
 from . import grid
 from .conftest import Engine
 
-JOBS = 30
+JOBS = 20
 
 
 @pytest.fixture(scope="module")
