@@ -160,6 +160,7 @@ def _of_config(
     from dsgen.documents.json_reader import read_json_bytes
     from dsgen.documents.yaml_reader import read_bytes
     from dsgen.dsconfig.job import job_named
+    from dsgen.dsconfig.kinds import kind_by_content
     from dsgen.dsconfig.recipe_from import Surroundings, recipe_name
     from dsgen.planner.from_config import recipe_of_config
 
@@ -168,6 +169,9 @@ def _of_config(
     document = read_json_bytes(data, "<stdin>" if piped else str(config))
     if any(note.kind == "empty" for note in document.notes):
         raise DocumentError("is empty", document.at(()), help="write a config; {} is one with DeepSpeed's defaults")
+    if document.value and kind_by_content(document.value, yaml=False) is None:
+        text = "holds no setting of DeepSpeed's: an estimate of it would be one of the defaults"
+        raise DocumentError(text, document.at(()), help="name a ds_config.json; {} is one with DeepSpeed's defaults")
     job = job_named(world_size=world_size, device=device, model=model, client_optimizer=client_optimizer)
     name = recipe_name("config" if piped else config.stem)
     around = Surroundings(name=name, model=model, device=device, per_node=per_node)

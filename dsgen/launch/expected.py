@@ -109,7 +109,7 @@ def lines(expected: Expected | None) -> list[str]:
     said = expected.said
     first = f"memory estimate: {said.verdict}"
     if said.verdict == "tight":
-        first += f": it may fit, but less than the {said.headroom:.0%} that should stay free is left"
+        first += f": it may fit, but less than the {100 * said.headroom:.4g}% that should stay free is left"
     elif said.verdict == "unknown":
         first += ": neither the device's memory nor the host's is known (hardware.host_memory)"
     found = [first if expected.base else f"{first} (made when this run was first started)"]

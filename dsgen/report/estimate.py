@@ -89,7 +89,7 @@ def _say_advice(report: MemoryReport, advised: Advised) -> None:
         return
     say()
     if report.verdict == "tight":
-        say(f"no settings leave {report.headroom:.0%} free: it takes more devices or hosts, a smaller")
+        say(f"no settings leave {100 * report.headroom:.4g}% free: it takes more devices or hosts, a smaller")
         say("model, or less memory.headroom")
     else:
         say("no settings make it fit: it takes more devices or hosts, or a smaller model")

@@ -268,3 +268,10 @@ def test_torch_is_not_loaded(form: str) -> None:
         "sys.exit(bool({'torch', 'deepspeed', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_file_of_something_else_is_no_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0:root\ndaemon:x:1:1:daemon\n")
+    assert main_code(["estimate", "--ds-config", str(path), "--model", "llama-2-7b", "--device", "cpu"]) == 2
+    assert "holds no setting of DeepSpeed's" in capsys.readouterr().err
