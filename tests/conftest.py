@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +37,32 @@ def usual_signals() -> None:
     """A shell that runs the tests in the background has them, and every process they start, ignore these signals."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators() -> Iterator[Path]:
+    """The folder of the operators that DeepSpeed compiles: each once for all tests, and kept."""
+    folder = Path(
+        os.environ.get("TORCH_EXTENSIONS_DIR") or f"{tempfile.gettempdir()}/dsgen-test-extensions-{os.getuid()}"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_dead_locks(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
+        # The ninja beside this Python: another version of ninja would build every operator again.
+        patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+        yield folder
+
+
+def remove_dead_locks(folder: Path) -> None:
+    """Remove build locks that no living process holds: a build waits for them for ever, without a word."""
+    held = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            held.update(str(link.readlink()) for link in (process / "fd").iterdir())
+    for lock in folder.glob("*/lock"):
+        if str(lock.resolve()) not in held:
+            lock.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

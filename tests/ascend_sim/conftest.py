@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +14,8 @@ import yaml
 
 from dsgen.ascend_sim import build, simulated_environment, why_not
 from dsgen.ascend_sim.build import OVERRIDDEN_OPS
-from tests.conftest import RECIPES, REPOSITORY
-from tests.runtime.conftest import NEEDED, Ranks, Result, remove_dead_locks
+from tests.conftest import RECIPES, REPOSITORY, remove_dead_locks
+from tests.runtime.conftest import NEEDED, Ranks, Result
 
 HERE = Path(__file__).resolve().parent
 
@@ -60,12 +59,10 @@ def plain_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def environment(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(toolkit: Path, operators: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment of training processes on the simulated NPU, with what the recipe for it sets."""
     # Not the folder of the CPU's tests: DeepSpeed builds cpu_adam for NPU hosts with other flags under the same name.
-    named = os.environ.get("DSGEN_TEST_EXTENSIONS_DIR") or os.environ.get("TORCH_EXTENSIONS_DIR")
-    extensions = Path(named) if named else Path(tempfile.gettempdir()) / f"dsgen-test-extensions-{os.getuid()}"
-    extensions = extensions / "simulated-npu"
+    extensions = operators / "simulated-npu"
     extensions.mkdir(parents=True, exist_ok=True)
     remove_dead_locks(extensions)
     result = plain_environment()
@@ -173,17 +170,30 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 _SHOWN: dict[str, Result] = {}
+_TRAINED = "trained on the simulated NPU"
+
+
+@pytest.fixture(autouse=True)
+def shown(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hand what a test has trained to the process that writes the summary."""
+    yield
+    for name, result in _SHOWN.items():
+        peak = result.rows[-1]["device_peak_bytes"]
+        losses = " ".join(f"{loss:.4f}" for loss in result.losses)
+        line = f"{name}: {losses}" + (f"; {peak:,} bytes" if peak is not None else "")
+        request.node.user_properties.append((_TRAINED, line))
+    _SHOWN.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was really trained, for whoever reads the log."""
-    if not _SHOWN:
-        return
-    terminalreporter.section("training on the simulated NPU: losses, torch_npu's peak bytes on a device")
-    for name, result in _SHOWN.items():
-        peak = result.rows[-1]["device_peak_bytes"]
-        losses = " ".join(f"{loss:.4f}" for loss in result.losses)
-        terminalreporter.line(f"{name}: {losses}" + (f"; {peak:,} bytes" if peak is not None else ""))
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    said = [pair for report in reports for pair in getattr(report, "user_properties", ())]
+    lines = dict.fromkeys(line for name, line in said if name == _TRAINED)
+    if lines:
+        terminalreporter.section("training on the simulated NPU: losses, torch_npu's peak bytes on a device")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 class Runs:

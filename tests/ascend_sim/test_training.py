@@ -11,7 +11,8 @@ import pytest
 from tests.ascend_sim.conftest import CASES, NpuRanks, Runs, listed_ops
 from tests.runtime.conftest import Result
 
-pytestmark = pytest.mark.train
+# One process takes them all: they look at the same runs.
+pytestmark = [pytest.mark.train, pytest.mark.xdist_group("training")]
 
 ROUNDING = {"fp32": 5e-6, "stage 2": 3e-3, "stage 0": 3e-3, "optimizer offload": 3e-3}
 """Nats in 6 steps, simulated NPU against CPU. The operators are the same; the optimizers are not: torch._fused_adamw_

@@ -14,6 +14,9 @@ from .conftest import Engine
 
 JOBS = 20
 
+# One process takes them all: every job is measured for all tests at once.
+pytestmark = pytest.mark.xdist_group("grid")
+
 
 @pytest.fixture(scope="module")
 def results(

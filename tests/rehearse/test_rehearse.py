@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,17 @@ from ..conftest import RECIPES, REPOSITORY
 
 
 def rehearse(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    named = os.environ.get("TORCH_EXTENSIONS_DIR") or f"{tempfile.gettempdir()}/dsgen-test-extensions-{os.getuid()}"
+    operators = f"{os.environ['TORCH_EXTENSIONS_DIR']}/simulated-npu"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("DSGEN_", "ASCEND_", "DS_"))}
     return subprocess.run(
         [sys.executable, "-m", "dsgen", "rehearse", *words],
         cwd=folder,
         # cpu_adam is built for NPU hosts with other flags, under the same name.
-        env={**environ, "PYTHONPATH": str(REPOSITORY), "TORCH_EXTENSIONS_DIR": f"{named}/simulated-npu"},
+        env={
+            **environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "TORCH_EXTENSIONS_DIR": operators,
+        },
         capture_output=True,
         text=True,
         timeout=600,

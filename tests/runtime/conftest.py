@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,24 +236,9 @@ def buffers() -> set[Path]:
     return set(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
 
 
-def remove_dead_locks(folder: Path) -> None:
-    """Remove build locks that no living process holds: a build waits for them for ever, without a word."""
-    held = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            held.update(str(link.readlink()) for link in (process / "fd").iterdir())
-    for lock in folder.glob("*/lock"):
-        if str(lock.resolve()) not in held:
-            lock.unlink(missing_ok=True)
-
-
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of training processes: CPU, one thread each, operators built once and kept."""
-    named = os.environ.get("DSGEN_TEST_EXTENSIONS_DIR") or os.environ.get("TORCH_EXTENSIONS_DIR")
-    extensions = Path(named) if named else Path(tempfile.gettempdir()) / f"dsgen-test-extensions-{os.getuid()}"
-    extensions.mkdir(parents=True, exist_ok=True)
-    remove_dead_locks(extensions)
+def environment(operators: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of training processes: CPU, one thread each."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -264,12 +247,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     environment.update(
         DS_ACCELERATOR="cpu",
         OMP_NUM_THREADS="1",
-        TORCH_EXTENSIONS_DIR=str(extensions),
+        TORCH_EXTENSIONS_DIR=str(operators),
         DSGEN_CACHE_DIR=str(tmp_path_factory.mktemp("cache")),
         HF_HUB_OFFLINE="1",
         PYTHONPATH=os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
-        # The ninja beside this Python: another version of ninja would build every operator again.
-        PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     )
     return environment
 
