@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsgen.memory.job import EMBEDDING, HEAD, Job
 
 PROFILE = "hf-llama"
 _MEASURED = {"llama", "mistral"}
+
+COMPUTED_AGAIN = "computing again"
+"""A layer's second forward pass."""
 
 
 def unmeasured(job: Job) -> tuple[str, ...]:
@@ -172,19 +176,60 @@ def final_norm_bytes(job: Job) -> int:
     return (4 + 2 * job.element) * hidden + 4
 
 
-def forward_of_layer(job: Job) -> int:
-    """Most that the forward pass of one layer adds when it keeps nothing (it is recomputed later), in bytes per token:
-    at the end of the feed-forward part, silu(gate), up and their product beside two of hidden size, and with an adapter
-    the projection's own output. Eager
-    attention: the scores, in fp32 too, and their softmax in fp32."""
+class Part(NamedTuple):
+    """A part of a layer's forward pass, in bytes per token: what is there when it begins, and most while it runs."""
+
+    before: int
+    during: int
+
+
+ATTENTION, GATE, UP, DOWN = "attention", "gate_proj", "up_proj", "down_proj"
+
+
+def forward_parts(job: Job, layer: Layer) -> dict[str, Part]:
+    """What the forward pass of one layer holds beside its input.
+
+    Where it is computed again later it keeps nothing: at most silu(gate), up and their product beside two of hidden
+    size, and with an adapter the projection's own output; eager attention the scores, in fp32 too, and their softmax in
+    fp32.
+    """
     if job.checkpoint_every == 0:
-        return 0
+        return _keeping(layer)
     a, e = job.architecture, job.element
+    h, f = e * a.hidden_size, e * a.intermediate_size
+    adapted = job.adapter_modules
     softmax = (e + 8 if e < 4 else 8) * a.attention_heads * job.sequence
     scores = softmax + e * 4 * a.query_size if job.attention == "eager" else 0
     norm = (e + 8) * a.hidden_size
-    wide = 4 if "up_proj" in job.adapter_modules else 3
-    return max(e * (wide * a.intermediate_size + 2 * a.hidden_size), scores, norm, _exchange(job))
+    attention = 2 * h + 2 * e * (a.query_size + a.key_value_size)
+    return {
+        ATTENTION: Part(h, max(attention, scores, norm, _exchange(job))),
+        GATE: Part(2 * h, max(norm, 2 * h + f * (3 if GATE in adapted else 2))),
+        UP: Part(2 * h + f, 2 * h + f * (4 if UP in adapted else 3)),
+        DOWN: Part(2 * h + f, f + h * (5 if DOWN in adapted else 3)),
+    }
+
+
+def again_parts(job: Job, layer: Layer) -> dict[str, Part]:
+    """The same when the backward pass asks for it: everything is kept. Beside it there are the gradient of what the
+    layer gave, the residual stream before and behind attention, and at the end what the down projection gives; with an
+    adapter there the outputs of both, and the gradient scaled for it."""
+    h, adapted = job.element * job.architecture.hidden_size, DOWN in job.adapter_modules
+    beside = h * ((2 if job.checkpoint_every == 1 else 3) + adapted)
+    parts = {name: Part(before + beside, during + beside) for name, (before, during) in _keeping(layer).items()}
+    parts[DOWN] = Part(parts[DOWN].before, parts[DOWN].during + h * (1 + adapted))
+    return parts
+
+
+def _keeping(layer: Layer) -> dict[str, Part]:
+    attention = layer.first_half + layer.post_norm + layer.post_norm_output
+    gate = attention + layer.gate
+    return {
+        ATTENTION: Part(layer.input_norm + layer.input_norm_output, layer.first_half),
+        GATE: Part(attention, gate),
+        UP: Part(gate + layer.activated, layer.all),
+        DOWN: Part(layer.all, layer.all),
+    }
 
 
 def _exchange(job: Job) -> int:
@@ -231,14 +276,14 @@ def backward_points(job: Job, layer: Layer) -> tuple[Point, ...]:
     softmax = first - read + g + (12 - _scores_bytes(job)) * a.attention_heads * job.sequence
     attention = softmax if job.attention == "eager" else first + g + q + q + 2 * k
 
-    # At stage 3 most frozen weights are gathered while the projection's input is still there.
-    freed = 0 if job.stage == 3 and job.adapter_rank else layer.product
-
     def at(name: str, held: int, *modules: str) -> Point:
         return Point(name=name, modules=frozenset(modules), held=held)
 
+    # What is there then depends on what is gathered: reduction adds it.
+    computed_again = (at(COMPUTED_AGAIN, 0),) if job.checkpoint_every and job.stage == 3 else ()
     return (
-        at("down projection", whole - freed + g + f, "down_proj"),
+        *computed_again,
+        at("down projection", whole - layer.product + g + f, "down_proj"),
         at("gated product", whole - layer.product + g + 3 * f),
         at("up projection", second + layer.post_norm_output + layer.gate + g + f + h, "up_proj"),
         at("gate projection", second + g + 2 * h, "gate_proj"),

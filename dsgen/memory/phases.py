@@ -66,7 +66,7 @@ def phases(job: Job, *ranks: int) -> tuple[Phase, ...]:
     for rank, held in zip(ranks, highest, strict=True):
         summed = add(steady, accumulated(job, rank))
         train_host = add(ready_host, host.optimizer_states(job), host.accumulating(job, rank))
-        forward.extend(_forward(job, live, summed, train_host))
+        forward.append(_forward(job, live, summed, train_host))
         around_loss.extend(_moment(each, summed, train_host) for each in losses)
         backward.append(_moment(held, steady, train_host))
         step.extend(_step(job, rank, steady, train_host))
@@ -222,18 +222,25 @@ def flattens_on_device(job: Job) -> bool:
     return job.device_bytes - used >= job.element * aligned_elements(job)
 
 
-def _forward(job: Job, live: Gathered | None, steady: Mapping[str, int], on_host: Mapping[str, int]) -> list[Moment]:
-    layer = activations.layer_bytes(job)
-    kept = activations.kept_between_layers(job, layer, job.architecture.layers) + activations.around_layers(job)
-
-    def moment(name: str, added: int, gathered: int) -> Moment:
-        parts = {ACTIVATIONS: job.tokens * (kept + added), GATHERED: job.element * gathered}
-        return Moment(name=name, device=add(steady, parts), host=on_host)
-
-    found = [moment("last layer", activations.forward_of_layer(job), live.forward if live else 0)]
-    if live:
-        found.append(moment("gathering", 0, live.forward_copying))
-    return found
+def _forward(job: Job, live: Gathered | None, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Moment:
+    """The highest moment of the layers' forward pass."""
+    layer, layers = activations.layer_bytes(job), job.architecture.layers
+    around = activations.around_layers(job)
+    highest = kept = weights = 0
+    for name, part in activations.forward_parts(job, layer).items():
+        figures = live.forward.get(name, ()) if live else ()
+        known = len(figures)
+        for i, pair in enumerate(figures or [(0, 0)]):
+            # The last ones that were followed are the last layers.
+            number = i if 2 * i < known - 1 else layers - max(known, 1) + i
+            # The layer's own input; where nothing is computed again that is counted with what it keeps.
+            below = activations.kept_between_layers(job, layer, number + 1 if job.checkpoint_every else number)
+            for elements, own in zip(pair, part, strict=True):
+                now = job.tokens * (around + below + own)
+                if now + job.element * elements > highest:
+                    highest, kept, weights = now + job.element * elements, now, elements
+    parts = {ACTIVATIONS: kept, GATHERED: job.element * weights}
+    return Moment(name="a layer", device=add(steady, parts), host=on_host)
 
 
 def _step(job: Job, rank: int, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Iterator[Moment]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -76,7 +77,7 @@ def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
 
     after_head, after_norm = frozenset({HEAD}), frozenset({FINAL_NORM})
     at_head, at_norm, at_embedding = (
-        (e * live.head_backward, e * live.loss, e * live.embedding_backward) if live else (0, 0, 0)
+        (e * live.head_backward, e * live.last_norm, e * live.embedding_backward) if live else (0, 0, 0)
     )
     yield "output head", kept + norm + hidden, at_head, placed(trained.after, after_head), end
     # Its input and five more in fp32, as in a layer (activations.backward_points).
@@ -84,6 +85,7 @@ def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
     # Its weight's gradient is there first.
     yield "last norm", kept + norm + hidden, at_norm, placed(trained.after, after_norm), end
     yield "last norm", last_norm, at_norm, (), end
+    again = _again(job, layer, live) if live and job.checkpoint_every else []
     points = []
     passed = ""
     for point in activations.backward_points(job, layer):
@@ -92,7 +94,11 @@ def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
     for (_, number, held), (name, figures, weights) in zip(
         activations.backward(job), itertools.cycle(points), strict=False
     ):
-        yield name, held, figures[number], weights, start + number * per_layer
+        if name == activations.COMPUTED_AGAIN:
+            own, weights_gathered = again[min(layers - 1 - number, len(again) - 1)]
+            yield name, held + own, weights_gathered, (), 0
+        else:
+            yield name, held, figures[number], weights, start + number * per_layer
     yield (
         "embedding",
         job.tokens * activations.around_layers(job) + hidden,
@@ -100,6 +106,22 @@ def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
         placed(trained.before, frozenset({EMBEDDING})),
         0,
     )
+
+
+def _again(job: Job, layer: activations.Layer, live: Gathered) -> list[tuple[int, int]]:
+    """Activations of the layer itself and gathered weights, in bytes, at the highest moment of a layer's second forward
+    pass: in the last layer, in the one before it, and so on."""
+    found: list[tuple[int, int]] = []
+    for name, part in activations.again_parts(job, layer).items():
+        moments = [
+            max(((job.tokens * own, job.element * gathered) for gathered, own in zip(pair, part, strict=True)), key=sum)
+            for pair in live.again.get(name, ())
+        ]
+        if moments:
+            found = [max(pair, key=sum) for pair in zip(found, moments, strict=True)] if found else moments
+    # Where everything stays only the end counts.
+    end = activations.again_parts(job, layer)[activations.DOWN].during
+    return found or [(job.tokens * end, 0)]
 
 
 def backward_pass(job: Job, ranks: Sequence[int], live: Gathered | None) -> list[Held]:
@@ -378,7 +400,8 @@ def _partitioned(job: Job, live: Gathered | None) -> Held:
         highest = Held("gathering", kept, gathered=e * live.copying)
     most = highest.all
 
-    def reducing() -> int:
+    @functools.cache
+    def reducing(filled: int, largest: int, pieces: int) -> int:
         """Temporaries."""
         alone = pieces == 1 and filled % n == 0
         flat = 0 if alone else sent * filled
@@ -397,7 +420,7 @@ def _partitioned(job: Job, live: Gathered | None) -> Held:
         for elements, _ in complete:
             gradient = e * elements
             if filled + elements > capacity and filled:
-                now, temporaries = gradient + waiting + tied, reducing()
+                now, temporaries = gradient + waiting + tied, reducing(filled, largest, pieces)
                 if held + gathered + now + temporaries > most:
                     most = held + gathered + now + temporaries
                     highest = Held(f"{name}, reducing", held, 0, now, 0, gathered, temporaries)
@@ -412,7 +435,9 @@ def _partitioned(job: Job, live: Gathered | None) -> Held:
                 waiting += gradient
     if not filled:
         return highest
-    return max(highest, Held("last bucket", gradients=waiting + tied, temporaries=reducing()), key=_all)
+    return max(
+        highest, Held("last bucket", gradients=waiting + tied, temporaries=reducing(filled, largest, pieces)), key=_all
+    )
 
 
 def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, ...]:
@@ -423,8 +448,10 @@ def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, ...]:
         + activations.kept_between_layers(job, activations.layer_bytes(job), layers)
         + activations.final_norm_bytes(job)
     )
-    at_head, at_loss, back = (
-        tuple(job.element * each for each in (live.head, live.loss, live.head_backward)) if live else (0, 0, 0)
+    at_head, at_loss, at_backward, back = (
+        [job.element * each for each in (live.head, live.loss, live.loss_backward, live.head_backward)]
+        if live
+        else [0] * 4
     )
     head = loss.head_gradient_bytes(job)
     hidden = loss.hidden_gradient_bytes(job)
@@ -438,7 +465,7 @@ def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, ...]:
             loss.backward_bytes(job),
             head // 2 if chunked else 0,
             0,
-            at_loss,
+            at_backward,
         ),
         Held("output head backward", kept + hidden, loss.logits_gradient_bytes(job), head, 0, back),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -72,10 +73,12 @@ def largest_sub_group(job: Job) -> int:
 
     runtime/zero/stage3.py, _create_fp16_sub_groups: parameters are added until the limit is reached or passed.
     """
-    total, limit = partition_elements(job), job.sub_group_elements
-    if limit >= total:
-        return total
-    trained, ranks = job.trained, job.ranks
+    total = partition_elements(job)
+    return total if job.sub_group_elements >= total else _largest_of(job.trained, job.ranks, job.sub_group_elements)
+
+
+@functools.lru_cache(maxsize=64)
+def _largest_of(trained: Weights, ranks: int, limit: int) -> int:
     before, layer, after = (
         [-(-weight.elements // ranks) for weight in some] for some in (trained.before, trained.layer, trained.after)
     )

@@ -120,7 +120,7 @@ def engine_job(planned: Plan, **more: Any) -> dict[str, Any]:
         "ds_config": planned.ds_config,
         "model": planned.architecture.model_config(),
         "dtype": planned.precision,
-        "attention": "sdpa",
+        "attention": planned.attention,
         "micro": planned.micro_batch,
         "sequence": planned.sequence_length,
         "steps": 2,

@@ -1,10 +1,11 @@
 """Runs the real DeepSpeed engine on CPU, rank 0 of several by torch's fake process group, and counts live storages.
 
 Reads one JSON object a line, `{"ds_config", "model", "dtype", "ranks", "rank", "micro", "sequence", "steps",
-"checkpoint_every", "chunk", "adapter"}`, and answers with one line: `{"peaks": {phase: bytes}, "ever": bytes,
-"optimizer": name}`. A phase's peak is the highest of all micro batches of the last step, `ever` that of all steps. The
-phase `loss` begins with the output head and ends, on the way back, where the gradients of its weight or its input are
-known.
+"checkpoint_every", "chunk", "adapter", "order"}`, and answers with one line: `{"peaks": {phase: bytes}, "ever": bytes,
+"optimizer": name}`. Where `order` is true there is also `"order": [[begins, elements], ...]`: what the coordinator of
+stage 3 was asked for in the last micro batch, modules that begin or may go, with the elements of their own parameters.
+A phase's peak is the highest of all micro batches of the last step, `ever` that of all steps. The phase `loss` begins
+with the output head and ends, on the way back, where the gradients of its weight or its input are known.
 Collectives do nothing: the values are wrong, the storages are right.
 """
 
@@ -15,8 +16,8 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -135,6 +136,7 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         engine, _, _, _ = deepspeed.initialize(
             model=model, model_parameters=[p for p in model.parameters() if p.requires_grad], config=ds_config
         )
+        order = stack.enter_context(watched_coordinator()) if job.get("order") else None
         ever = 0
         for _ in range(job["steps"]):
             ever = max(ever, most(storages.peaks))
@@ -143,6 +145,8 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
                 ids = torch.randint(0, config.vocab_size, (job["micro"], job["sequence"]))
                 labels = ids.clone()
                 storages.enter("forward")
+                if order:
+                    order.clear()
                 loss = engine(input_ids=ids, labels=labels).loss
                 engine.backward(loss)
                 del loss
@@ -153,7 +157,29 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     assert not engine.skipped_steps
     name = type(engine.optimizer).__name__
     engine.destroy()
-    return {"peaks": storages.peaks, "ever": max(ever, most(storages.peaks)), "optimizer": name}
+    answer = {"peaks": storages.peaks, "ever": max(ever, most(storages.peaks)), "optimizer": name}
+    return answer if order is None else {**answer, "order": order}
+
+
+@contextmanager
+def watched_coordinator() -> Iterator[list[tuple[bool, int]]]:
+    """What the coordinator is asked for, in order."""
+    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator as Coordinator
+    from deepspeed.runtime.zero.partitioned_param_coordinator import iter_params
+
+    asked: list[tuple[bool, int]] = []
+
+    def watched(begins: bool, function: Callable[..., None]) -> Callable[..., None]:
+        def call(coordinator: Any, module: Any, **where: bool) -> None:
+            asked.append((begins, sum(p.ds_numel for p in iter_params(module))))
+            function(coordinator, module, **where)
+
+        return call
+
+    kept = Coordinator.fetch_sub_module, Coordinator.release_sub_module
+    Coordinator.fetch_sub_module, Coordinator.release_sub_module = watched(True, kept[0]), watched(False, kept[1])
+    yield asked
+    Coordinator.fetch_sub_module, Coordinator.release_sub_module = kept
 
 
 def most(peaks: dict[str, int]) -> int:

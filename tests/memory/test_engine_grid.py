@@ -27,15 +27,7 @@ def results(
     return grid.measure(grid.design(JOBS), engines, tmp_path_factory.mktemp("grid"))
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(number, marks=pytest.mark.xfail(strict=True, reason=grid.KNOWN[number]))
-        if number in grid.KNOWN
-        else number
-        for number in range(JOBS)
-    ],
-)
+@pytest.mark.parametrize("number", range(JOBS))
 def test_the_peak_and_its_phase(number: int, results: list[grid.Result]) -> None:
     result = results[number]
     assert result.is_close, str(result)
