@@ -152,12 +152,23 @@ def kept_between_layers(job: Job, layer: Layer, layers: int) -> int:
 
 
 def unreached(job: Job, layer: Layer) -> int:
-    """What the first layer does not keep where nothing before it is trained: its input norm, and the masks of dropout
-    right behind it, which no gradient needs to pass, in bytes per token."""
+    """What the first layer does not keep where nothing before it is trained, in bytes per token: its input norm, and
+    what no gradient needs to pass, which is the masks of dropout right behind it and in eager attention what only the
+    gradients of queries, keys or values without an adapter would read."""
     if not job.adapter_rank or EMBEDDING in job.adapter_modules:
         return 0
-    behind = len(job.adapter_modules & {"q_proj", "k_proj", "v_proj", "W_pack"}) if job.adapter_dropout else 0
-    return layer.input_norm + _dropout_masks(job, behind * job.architecture.hidden_size)
+    adapted = job.adapter_modules
+    behind = len(adapted & {"q_proj", "k_proj", "v_proj", "W_pack"}) if job.adapter_dropout else 0
+    unread = 0
+    if job.attention == "eager" and "W_pack" not in adapted:
+        heads = job.architecture.attention_heads * job.sequence
+        unread = job.element * job.architecture.query_size * (2 - len(adapted & {"q_proj", "k_proj"}))
+        if not adapted & {"q_proj", "k_proj"}:
+            unread += job.element * job.architecture.query_size
+            unread += 4 * heads if job.element < 4 or "v_proj" not in adapted else 0
+        if job.element < 4 and "v_proj" not in adapted:
+            unread += job.element * heads
+    return layer.input_norm + unread + _dropout_masks(job, behind * job.architecture.hidden_size)
 
 
 def around_layers(job: Job) -> int:
@@ -215,7 +226,9 @@ def again_parts(job: Job, layer: Layer) -> dict[str, Part]:
     layer gave, the residual stream before and behind attention, and at the end what the down projection gives; with an
     adapter there the outputs of both, and the gradient scaled for it."""
     h, adapted = job.element * job.architecture.hidden_size, DOWN in job.adapter_modules
-    beside = h * ((2 if job.checkpoint_every == 1 else 3) + adapted)
+    # In fp32 the norm behind attention keeps the stream itself.
+    streams = (job.checkpoint_every > 1) + (job.element < 4)
+    beside = h * (1 + streams + adapted)
     parts = {name: Part(before + beside, during + beside) for name, (before, during) in _keeping(layer).items()}
     parts[DOWN] = Part(parts[DOWN].before, parts[DOWN].during + h * (1 + adapted))
     return parts
@@ -279,11 +292,13 @@ def backward_points(job: Job, layer: Layer) -> tuple[Point, ...]:
     def at(name: str, held: int, *modules: str) -> Point:
         return Point(name=name, modules=frozenset(modules), held=held)
 
+    # Frozen weights are gathered at stage 3 while the projection's input is still there.
+    freed = 0 if job.stage == 3 and job.adapter_rank else layer.product
     # What is there then depends on what is gathered: reduction adds it.
     computed_again = (at(COMPUTED_AGAIN, 0),) if job.checkpoint_every and job.stage == 3 else ()
     return (
         *computed_again,
-        at("down projection", whole - layer.product + g + f, "down_proj"),
+        at("down projection", whole - freed + g + f, "down_proj"),
         at("gated product", whole - layer.product + g + 3 * f),
         at("up projection", second + layer.post_norm_output + layer.gate + g + f + h, "up_proj"),
         at("gate projection", second + g + 2 * h, "gate_proj"),

@@ -21,6 +21,8 @@ class Gathered:
     layers."""
     again: dict[str, list[tuple[int, int]]]
     """The same in a second forward pass, in the order of the backward pass."""
+    embedding: int = 0
+    """In the embedding's forward pass."""
     head: int = 0
     """In the output head's forward pass."""
     loss: int = 0
@@ -82,6 +84,8 @@ def gathered(job: Job) -> Gathered:
             once[name] = left[i] if event.ends else max(most[i], once.get(name, 0))
         else:
             forward.note(event, held[i], most[i])
+            if label == EMBEDDING and not event.ends:
+                once["embedding"] = most[i]
     many = modules.layers < job.architecture.layers
     lists = [
         {label: _shortened([some[layer] for layer in sorted(some, reverse=True)], many) for label, some in each.items()}

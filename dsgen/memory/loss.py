@@ -6,8 +6,18 @@ from dsgen.memory.job import Job
 
 
 def loss_tokens(job: Job) -> int:
-    """Tokens whose logits exist at once. In chunks the last one of each sequence has none: nothing follows it."""
-    return min(job.chunk, job.tokens - job.tokens // job.sequence) if job.chunk else job.tokens
+    """Tokens whose logits exist at once."""
+    return min(job.chunk, _predicting(job)) if job.chunk else job.tokens
+
+
+def _predicting(job: Job) -> int:
+    """Tokens of the chunked loss: without the last one of each sequence, which nothing follows."""
+    return job.tokens - job.tokens // job.sequence
+
+
+def chunks(job: Job) -> int:
+    """How many parts the loss is taken in."""
+    return max(1, -(-_predicting(job) // job.chunk)) if job.chunk else 1
 
 
 def forward_bytes(job: Job) -> int:
@@ -55,7 +65,7 @@ def head_gradient_bytes(job: Job) -> int:
     if job.adapter_rank:
         return 0
     whole = job.element * _own_vocabulary(job) * job.architecture.hidden_size
-    return 2 * whole if job.chunk else whole
+    return 2 * whole if chunks(job) > 1 else whole
 
 
 def logits_gradient_bytes(job: Job) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dsgen.memory.activations import ATTENTION, DOWN, GATE, UP
 from dsgen.memory.coordinator import NOTHING, Event, Pass
 from dsgen.memory.job import EMBEDDING, FINAL_NORM, HEAD, Job
+from dsgen.memory.loss import chunks
 
 TOP = "around the model"
 CHUNK = "chunk computed again"
@@ -21,6 +22,8 @@ _BLOCKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 modeling_llama.py, LlamaDecoderLayer)."""
 _INNER, _OUTER = ".lora_A", ".lora_B"
 _NONE = NOTHING, 0
+_WHOLE = 12
+"""Models of so many layers are followed whole, whatever the limits reach across."""
 
 
 class Modules:
@@ -45,12 +48,12 @@ class Modules:
             {name: size for name, size in some.items() if size > job.persistence_elements} for some in largest
         )
         self.any = bool(in_layer or in_ends)
-        self.layers = min(job.architecture.layers, 6 + reach // max(1, sum(in_layer.values())))
+        self.layers = job.architecture.layers
+        if self.layers > _WHOLE:
+            self.layers = min(self.layers, 6 + reach // max(1, sum(in_layer.values())))
         self.head = HEAD if HEAD in owned else EMBEDDING
         self.has_head = self.head in in_ends
-        # The last token of a sequence predicts nothing.
-        chunks = -(-(job.tokens - job.tokens // job.sequence) // job.chunk) if job.chunk else 1
-        self.chunks = max(1, min(chunks, 2 + reach // max(1, in_ends.get(self.head, reach))))
+        self.chunks = min(chunks(job), 2 + reach // max(1, in_ends.get(self.head, reach)))
         # Where layers are recomputed one by one, peft makes the embedding's output need a gradient
         # (peft_model.py, _prepare_model_for_gradient_checkpointing).
         self.reached = not job.adapter_rank or EMBEDDING in self.adapted or job.checkpoint_every == 1

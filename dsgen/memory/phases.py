@@ -223,10 +223,12 @@ def flattens_on_device(job: Job) -> bool:
 
 
 def _forward(job: Job, live: Gathered | None, steady: Mapping[str, int], on_host: Mapping[str, int]) -> Moment:
-    """The highest moment of the layers' forward pass."""
+    """The highest moment of the forward pass of the embedding and of the layers."""
     layer, layers = activations.layer_bytes(job), job.architecture.layers
     around = activations.around_layers(job)
-    highest = kept = weights = 0
+    kept = job.tokens * (around + job.element * job.architecture.hidden_size)
+    weights = live.embedding if live else 0
+    highest = kept + job.element * weights
     for name, part in activations.forward_parts(job, layer).items():
         figures = live.forward.get(name, ()) if live else ()
         known = len(figures)
@@ -259,11 +261,13 @@ def _step(job: Job, rank: int, steady: Mapping[str, int], on_host: Mapping[str, 
         parts = {GRADIENTS: gradients, TEMPORARIES: temporary, BUCKETS: buckets}
         return Moment(name=name, device=add(steady, parts), host=on_host)
 
+    # At stage 1 the gradients of other ranks' partitions are still views of the bucket.
+    views = bucket_bytes(job) if job.stage == 1 and job.ranks > 1 else 0
     if job.offload_optimizer != "none":
         gradients = 4 * size if compact(job) else 0
         # Sub-groups that `ratio` leaves on the device are updated there.
         own = min(kept_on_device(job), largest_sub_group(job)) if job.stage == 3 else 0
-        yield moment("on the host", gradients, (job.accumulate + 4) * own)
+        yield moment("on the host", gradients, (job.accumulate + 4) * own, views)
     elif job.stage == 0:
         if e == 4:
             yield moment("update", e * trained, _updating(job, trained))
@@ -278,8 +282,7 @@ def _step(job: Job, rank: int, steady: Mapping[str, int], on_host: Mapping[str, 
         # The norm is taken of the piece that lies in the partition.
         largest = max((inside for _, inside in owned(job, rank)), default=0)
         own = partition_gradients(job, rank)
-        # At stage 1 reduced gradients are still views of the bucket.
-        yield moment("norm", own, _NORM_BYTES * largest, bucket_bytes(job) if job.stage == 1 else 0)
+        yield moment("norm", own, _NORM_BYTES * largest, views)
         if compact(job):
             yield moment("update", own, temporaries * size)
         else:

@@ -45,9 +45,10 @@ class Held(NamedTuple):
         return self.activations + self.loss + self.gradients + self.buckets + self.gathered + self.temporaries
 
 
-_Stop = tuple[str, int, int, tuple[tuple[int, int], ...], int]
-"""A place in the backward pass: its name, its activations and gathered weights in bytes, and the parameters whose
-gradients are complete there: elements and offset, and from where in the flat buffer offsets count."""
+_Stop = tuple[str, int, int, int, tuple[tuple[int, int], ...], int]
+"""A place in the backward pass: its name, its activations, gathered weights and gradients of a tied head in bytes, and
+the parameters whose gradients are complete there: elements and offset, and from where in the flat buffer offsets
+count."""
 
 
 def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
@@ -79,12 +80,13 @@ def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
     at_head, at_norm, at_embedding = (
         (e * live.head_backward, e * live.last_norm, e * live.embedding_backward) if live else (0, 0, 0)
     )
-    yield "output head", kept + norm + hidden, at_head, placed(trained.after, after_head), end
+    tied = _tied(job)
+    yield "output head", kept + norm + hidden, at_head, tied, placed(trained.after, after_head), end
     # Its input and five more in fp32, as in a layer (activations.backward_points).
     last_norm = kept + job.tokens * (24 * job.architecture.hidden_size + 4)
     # Its weight's gradient is there first.
-    yield "last norm", kept + norm + hidden, at_norm, placed(trained.after, after_norm), end
-    yield "last norm", last_norm, at_norm, (), end
+    yield "last norm", kept + norm + hidden, at_norm, tied, placed(trained.after, after_norm), end
+    yield "last norm", last_norm, at_norm, tied, (), end
     again = _again(job, layer, live) if live and job.checkpoint_every else []
     points = []
     passed = ""
@@ -96,16 +98,13 @@ def _stops(job: Job, live: Gathered | None) -> Iterator[_Stop]:
     ):
         if name == activations.COMPUTED_AGAIN:
             own, weights_gathered = again[min(layers - 1 - number, len(again) - 1)]
-            yield name, held + own, weights_gathered, (), 0
+            yield name, held + own, weights_gathered, tied, (), 0
         else:
-            yield name, held, figures[number], weights, start + number * per_layer
-    yield (
-        "embedding",
-        job.tokens * activations.around_layers(job) + hidden,
-        at_embedding,
-        placed(trained.before, frozenset({EMBEDDING})),
-        0,
-    )
+            yield name, held, figures[number], tied, weights, start + number * per_layer
+    first = job.tokens * activations.around_layers(job) + hidden
+    # The gradients of a tied head and of the embedding, and their sum.
+    yield "embedding", first, at_embedding, 3 * tied, (), 0
+    yield "embedding", first, at_embedding, 0, placed(trained.before, frozenset({EMBEDDING})), 0
 
 
 def _again(job: Job, layer: activations.Layer, live: Gathered) -> list[tuple[int, int]]:
@@ -171,6 +170,7 @@ class _Rank:
     def __init__(self, job: Job, rank: int) -> None:
         self.summed, self.contiguous = compact(job), job.contiguous
         self.offloaded, self.first_stage = job.offload_optimizer != "none", job.stage == 1
+        self.summing = self.offloaded and job.accumulation > 1
         self.e, self.size, self.sent = job.element, partition_elements(job), job.sent
         self.element = job.accumulate if job.stage == 1 and self.summed else self.e
         self.buckets = bucket_bytes(job)
@@ -209,8 +209,8 @@ class _Rank:
         self.note(*bucket[:3], self.buckets, norm)
         if self.summed:
             return
-        if not self.first_stage and (not self.contiguous or (self.offloaded and bucket.aside)):
-            # They stay where they are, copied to the host or not.
+        if not self.first_stage and (not self.contiguous or (self.summing and bucket.aside)):
+            # They stay where they are, copied to the host or not; with offload the last micro batch clears them.
             self.mine += own_elements * self.e
         elif self.first_stage and bucket.aside and self.contiguous and not self.offloaded:
             # Of those that stay at stage 1 its own do not.
@@ -231,7 +231,7 @@ def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
     and frees it; before one that no longer fits, reduce_ipg_grads reduces. At stage 1 the sums of earlier micro batches
     lie in the parameters' own gradients, whole, until they have been copied into the bucket.
     """
-    e, tied = job.element, _tied(job)
+    e = job.element
     first_stage = job.stage == 1
     element = job.accumulate if first_stage and compact(job) else e
     piled = element * job.trained.elements if first_stage and job.accumulation > 1 else 0
@@ -258,7 +258,7 @@ def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
             elif held + gradients + buckets + temporaries + each.mine > each.most:
                 each.note(name, held, gradients, buckets, temporaries)
 
-    for name, held, _, complete, start in _stops(job, None):
+    for name, held, _, tied, complete, start in _stops(job, None):
         if not complete:
             now, allocated = piled + waiting + tied, buckets if filled else 0
             if held + now + allocated > most:
@@ -283,7 +283,7 @@ def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
             place = start + offset
             weights.append((elements, place))
             first, behind = min(first, place), max(behind, place + elements)
-    reduce("last bucket", 0, piled + waiting + tied)
+    reduce("last bucket", 0, piled + waiting)
     highest = [each.highest for each in several]
     if first_stage and job.accumulation > 1:
         # Only the last micro batch is reduced: in those before it gradients are summed whole.
@@ -294,14 +294,14 @@ def _bucket_by_bucket(job: Job, ranks: Sequence[int]) -> list[Held]:
 
 def _piling(job: Job) -> Held:
     """Stages 0 and 1, and BF16_Optimizer: whole gradients pile up until the backward pass has ended."""
-    trained, e, tied = job.trained, job.element, _tied(job)
+    trained, e = job.trained, job.element
     fp32_sums = job.stage == 1 and compact(job) and not job.bf16_optimizer
     element = job.accumulate if fp32_sums else e
     buckets = bucket_bytes(job) if job.stage == 1 and not job.bf16_optimizer else 0
     started = job.accumulation > 1
     grown = element * trained.elements if started else 0
     most, highest = 0, Held("")
-    for name, held, _, complete, _ in _stops(job, None):
+    for name, held, _, tied, complete, _ in _stops(job, None):
         if not complete:
             now, allocated = grown + tied, buckets if started else 0
             if held + now + allocated > most:
@@ -389,10 +389,11 @@ def _partitioned(job: Job, live: Gathered | None) -> Held:
     reduce_scatter_coalesced: the pieces are put in the order of their ranks, which is a copy of the bucket's content.
     With offload a rank's piece passes through the device, and its norm is taken in fp64 (_constant_buffered_norm2).
     """
-    e, n, tied, sent = job.element, job.ranks, _tied(job), job.sent
+    e, n, sent = job.element, job.ranks, job.sent
     offloaded = job.offload_optimizer != "none"
     capacity = job.bucket_elements
-    filled = waiting = largest = pieces = 0
+    filled = waiting = 0
+    sizes: list[int] = []
     highest = Held("")
     if live:
         below = activations.kept_between_layers(job, activations.layer_bytes(job), job.architecture.layers)
@@ -401,18 +402,22 @@ def _partitioned(job: Job, live: Gathered | None) -> Held:
     most = highest.all
 
     @functools.cache
-    def reducing(filled: int, largest: int, pieces: int) -> int:
-        """Temporaries."""
-        alone = pieces == 1 and filled % n == 0
+    def reducing(filled: int, sizes: tuple[int, ...]) -> int:
+        """Temporaries; `sizes`: elements of the gradients in the bucket."""
+        alone = len(sizes) == 1 and filled % n == 0
         flat = 0 if alone else sent * filled
         # Reduced pieces are views of the flat copy until they are converted to the type of the sums.
         converted = job.accumulate * -(-filled // n) if job.accumulate != sent else 0
-        own = -(-largest // n)
-        moved = job.accumulate * own if job.kind != "cpu" else 0
-        passing = _NORM_BYTES * min(own, _NORM_ELEMENTS) + moved if offloaded else 0
+        passing = freed = 0
+        for elements in sizes if offloaded else ():
+            own = -(-elements // n)
+            moved = job.accumulate * own if job.kind != "cpu" else 0
+            passing = max(passing, _NORM_BYTES * min(own, _NORM_ELEMENTS) + moved - freed)
+            # One that is not a view of the bucket goes when its piece has passed.
+            freed += 0 if job.contiguous else e * elements
         return max(flat + converted, (converted or flat) + passing)
 
-    for name, held, gathered, complete, _ in _stops(job, live):
+    for name, held, gathered, tied, complete, _ in _stops(job, live):
         if not complete:
             now = waiting + tied
             if held + gathered + now > most:
@@ -420,24 +425,25 @@ def _partitioned(job: Job, live: Gathered | None) -> Held:
         for elements, _ in complete:
             gradient = e * elements
             if filled + elements > capacity and filled:
-                now, temporaries = gradient + waiting + tied, reducing(filled, largest, pieces)
+                now, temporaries = gradient + waiting + tied, reducing(filled, tuple(sizes))
                 if held + gathered + now + temporaries > most:
                     most = held + gathered + now + temporaries
                     highest = Held(f"{name}, reducing", held, 0, now, 0, gathered, temporaries)
-                filled = waiting = largest = pieces = 0
+                filled = waiting = 0
+                sizes.clear()
             now = gradient + waiting + tied
             if held + gathered + now > most:
                 most, highest = held + gathered + now, Held(name, held, gradients=now, gathered=gathered)
             filled += elements
-            pieces += 1
-            largest = max(largest, elements)
+            sizes.append(elements)
             if elements > capacity or not job.contiguous:
                 waiting += gradient
     if not filled:
         return highest
-    return max(
-        highest, Held("last bucket", gradients=waiting + tied, temporaries=reducing(filled, largest, pieces)), key=_all
-    )
+    # The embedding goes when the pass has ended.
+    left = e * live.embedding_backward if live else 0
+    temporaries = reducing(filled, tuple(sizes))
+    return max(highest, Held("last bucket", 0, 0, waiting, 0, left, temporaries), key=_all)
 
 
 def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, ...]:
@@ -455,15 +461,15 @@ def loss_moments(job: Job, live: Gathered | None) -> tuple[Held, ...]:
     )
     head = loss.head_gradient_bytes(job)
     hidden = loss.hidden_gradient_bytes(job)
-    chunked = bool(job.chunk)
+    several = loss.chunks(job) > 1
     return (
         Held("output head", kept, loss.logits_gradient_bytes(job), gathered=at_head),
         Held("loss forward", kept, loss.forward_bytes(job), gathered=at_loss),
         Held(
             "loss backward",
-            kept + (hidden if chunked else 0),
+            kept + (hidden if several else 0),
             loss.backward_bytes(job),
-            head // 2 if chunked else 0,
+            head // 2 if several else 0,
             0,
             at_backward,
         ),
