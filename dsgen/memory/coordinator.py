@@ -88,108 +88,140 @@ def follow(order: Pass, limits: Limits, *, together: bool, step_between: bool) -
     """
     decided: dict[int, bool] = {}
     if not step_between:
-        _follow(order, limits, decided, set(), together=together)
-    return _follow(order, limits, decided, order.small, together=together)
+        _Coordinator(order, limits, decided, set(), together=together).follow()
+    return _Coordinator(order, limits, decided, order.small, together=together).follow()
 
 
-def _follow(order: Pass, limits: Limits, decided: dict[int, bool], present: set[int], *, together: bool) -> Figures:
-    """`decided`: whether a parameter goes at an event; filled where it is empty."""
-    live, reuse, prefetch = limits
-    elements, frozen = order.elements, order.frozen
-    begun = [event for event in order.events if not event.ends]
-    steps = [event.parameter for event in begun]
-    count = len(steps)
-    before = [0, *itertools.accumulate(event.elements for event in begun)]
-    uses: dict[int, list[int]] = {}
-    for i, p in enumerate(steps):
-        uses.setdefault(p, []).append(i)
-    for numbers in uses.values():
-        numbers.reverse()
+class _Flight:
+    """Parameters that are gathered together, until each of them has been used."""
 
-    available = {NOTHING, *present}
-    flights: dict[int, list[int]] = {}  # parameter -> [waiting parameters, elements of the flat buffer, all elements]
-    fetched_for: dict[int, int] = {}
-    stays = {NOTHING, *order.small}
-    active: dict[tuple[str, int], set[int]] = {}
-    owned: set[int] = set()
-    saved: set[int] = set()
-    held = counted = queue = i = 0
-    result: list[int] = []
-    most: list[int] = []
-    left: list[int] = []
-    for event, (p, _, label, layer, ends, back, again) in enumerate(order.events):
-        if ends:
-            result.append(held)
-            most.append(held)
-            if back:
-                if p in saved:
-                    saved.discard(p)
-                    held -= elements[p]
-                own = active.pop((label, layer))
-                owned -= own
-                for q in (own & available) - order.small:
-                    available.discard(q)
-                    held -= elements[q]
-                    counted -= elements[q]
-            goes = decided.get(event)
-            if goes is None:
-                numbers = uses[p]
-                while numbers and numbers[-1] < i:
-                    numbers.pop()
-                far = not numbers or before[numbers[-1]] - before[i] >= reuse
-                goes = decided[event] = far and p not in stays and fetched_for.get(p, -1) <= i
-            if goes and p in available and p not in owned:
-                available.discard(p)
-                counted -= elements[p]
-                if again:
-                    saved.add(p)
-                else:
-                    held -= elements[p]
-            left.append(held)
-            continue
-        highest = held
-        if p in flights:
-            flight = flights.pop(p)
+    def __init__(self, waiting: int, elements: int) -> None:
+        self.waiting = waiting
+        self.flat = self.uncopied = elements
+
+
+class _Coordinator:
+    """`decided`: whether a parameter goes at an event, filled where it is empty. `present`: parameters that are there
+    from the beginning."""
+
+    def __init__(
+        self, order: Pass, limits: Limits, decided: dict[int, bool], present: set[int], *, together: bool
+    ) -> None:
+        self.events, self.elements, self.small = order.events, order.elements, order.small
+        self.frozen = order.frozen
+        self.limits, self.together, self.decided = limits, together, decided
+        begun = [event for event in order.events if not event.ends]
+        self.steps = [event.parameter for event in begun]
+        self.before = [0, *itertools.accumulate(event.elements for event in begun)]
+        self.uses: dict[int, list[int]] = {}
+        for i in range(len(self.steps) - 1, -1, -1):
+            self.uses.setdefault(self.steps[i], []).append(i)
+        self.step = self.queue = 0
+        """Modules that have begun, and those whose parameters were looked up ahead."""
+        self.held = self.counted = 0
+        """Elements; `counted` as the coordinator counts them, flat buffers and older copies aside."""
+        self.available = {NOTHING, *present}
+        self.flights: dict[int, _Flight] = {}
+        self.fetched_for: dict[int, int] = {}
+        self.active: dict[tuple[str, int], set[int]] = {}
+        """Modules whose backward pass runs, with what belongs to them."""
+        self.owned: set[int] = set()
+        self.saved: set[int] = set()
+
+    def follow(self) -> Figures:
+        """Go through all events."""
+        figures = Figures([], [], [])
+        for number, event in enumerate(self.events):
+            if event.ends:
+                figures.held.append(self.held)
+                figures.most.append(self.held)
+                self._end(number, event)
+            else:
+                highest = self._begin(event)
+                figures.held.append(self.held)
+                figures.most.append(max(self.held, highest))
+            figures.left.append(self.held)
+        return figures
+
+    def _begin(self, event: Event) -> int:
+        """Gather what a module needs, and what comes behind it; gives the most that is held until then."""
+        p = event.parameter
+        highest = self.held
+        if p in self.flights:
+            flight = self.flights.pop(p)
             # The first of them to be used copies all of them out of the flat buffer.
-            held += flight[2]
-            flight[2] = 0
-            available.add(p)
-            flight[0] -= 1
-            highest = held
-            if not flight[0]:
-                held -= flight[1]
-        elif p not in available:
-            available.add(p)
-            held += elements[p]
-            counted += elements[p]
-        if back:
-            active[label, layer] = set()
-        elif again and frozen[p] and p not in owned:
-            next(reversed(active.values())).add(p)
-            owned.add(p)
-        if queue <= i:
-            queue = i + 1
-            fetched_for[p] = i
-        room = min(live - counted, prefetch)
-        if room > 0 and queue < count:
-            batch: list[int] = []
-            fetched = 0
-            while queue < count and fetched < room:
-                q = steps[queue]
-                fetched_for[q] = queue
-                if q not in available and q not in flights and q not in batch:
-                    fetched += elements[q]
-                    batch.append(q)
-                queue += 1
-            if batch:
-                held += fetched
-                counted += fetched
-                alone = len(batch) == 1 or not together
-                flight = [len(batch), 0 if alone else fetched, 0 if alone else fetched]
-                for q in batch:
-                    flights[q] = flight
-        i += 1
-        result.append(held)
-        most.append(max(held, highest))
-        left.append(held)
-    return Figures(result, most, left)
+            self.held += flight.uncopied
+            flight.uncopied = 0
+            highest = self.held
+            self.available.add(p)
+            flight.waiting -= 1
+            if not flight.waiting:
+                self.held -= flight.flat
+        elif p not in self.available:
+            self.available.add(p)
+            self.held += self.elements[p]
+            self.counted += self.elements[p]
+        if event.back:
+            self.active[event.label, event.layer] = set()
+        elif event.again and self.frozen[p] and p not in self.owned:
+            next(reversed(self.active.values())).add(p)
+            self.owned.add(p)
+        if self.queue <= self.step:
+            self.queue = self.step + 1
+            self.fetched_for[p] = self.step
+        self._fetch_ahead()
+        self.step += 1
+        return highest
+
+    def _fetch_ahead(self) -> None:
+        room = min(self.limits.live - self.counted, self.limits.prefetch)
+        if room <= 0:
+            return
+        steps, queue, count = self.steps, self.queue, len(self.steps)
+        batch: list[int] = []
+        fetched = 0
+        while queue < count and fetched < room:
+            p = steps[queue]
+            self.fetched_for[p] = queue
+            if p not in self.available and p not in self.flights and p not in batch:
+                fetched += self.elements[p]
+                batch.append(p)
+            queue += 1
+        self.queue = queue
+        if batch:
+            self.held += fetched
+            self.counted += fetched
+            flight = _Flight(len(batch), fetched if len(batch) > 1 and self.together else 0)
+            self.flights.update(dict.fromkeys(batch, flight))
+
+    def _end(self, number: int, event: Event) -> None:
+        """Release what may go."""
+        p = event.parameter
+        if event.back:
+            if p in self.saved:
+                self.saved.discard(p)
+                self.held -= self.elements[p]
+            own = self.active.pop((event.label, event.layer))
+            self.owned -= own
+            for each in (own & self.available) - self.small:
+                self._drop(each)
+        if number not in self.decided:
+            self.decided[number] = self._may_go(p)
+        if self.decided[number] and p in self.available and p not in self.owned:
+            if event.again:
+                self.saved.add(p)
+                self.held += self.elements[p]
+            self._drop(p)
+
+    def _may_go(self, p: int) -> bool:
+        if p == NOTHING or p in self.small or self.fetched_for.get(p, -1) > self.step:
+            return False
+        uses = self.uses[p]
+        while uses and uses[-1] < self.step:
+            uses.pop()
+        return not uses or self.before[uses[-1]] - self.before[self.step] >= self.limits.reuse
+
+    def _drop(self, p: int) -> None:
+        self.available.discard(p)
+        self.held -= self.elements[p]
+        self.counted -= self.elements[p]

@@ -105,7 +105,7 @@ _OTHER = Look(letter="?", css="other", about="")
 _PHASES = {
     "load": "the model is built and its weights are read",
     "initialize": "deepspeed.initialize makes its buffers and the master weights",
-    "forward": "the forward pass, at its last layer",
+    "forward": "the forward pass, where it holds most",
     "loss": "the loss and its own backward pass",
     "backward": "the backward pass, while gradients come and are reduced",
     "step": "the optimizer's step",
