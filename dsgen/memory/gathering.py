@@ -62,7 +62,9 @@ def gathered(job: Job) -> Gathered:
         return nothing
     order = modules.order()
     limits = Limits(job.live_elements, job.reuse_elements, job.prefetch_elements)
-    held, most, left = follow(order, limits, together=job.ranks > 1, step_between=job.accumulation == 1)
+    many = modules.layers < job.architecture.layers
+    # What the very first pass decides otherwise matters where the limits are near the model's own size.
+    held, most, left = follow(order, limits, together=job.ranks > 1, step_between=job.accumulation == 1 or many)
     once: dict[str, int] = {}
     forward, again = _Layers(), _Layers()
     backward: dict[str, dict[int, int]] = {}
@@ -86,7 +88,6 @@ def gathered(job: Job) -> Gathered:
             forward.note(event, held[i], most[i])
             if label == EMBEDDING and not event.ends:
                 once["embedding"] = most[i]
-    many = modules.layers < job.architecture.layers
     lists = [
         {label: _shortened([some[layer] for layer in sorted(some, reverse=True)], many) for label, some in each.items()}
         for each in (backward, behind)

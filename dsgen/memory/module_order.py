@@ -58,6 +58,7 @@ class Modules:
         # (peft_model.py, _prepare_model_for_gradient_checkpointing).
         self.reached = not job.adapter_rank or EMBEDDING in self.adapted or job.checkpoint_every == 1
         self._pass = Pass()
+        self._written: dict[tuple[bool, bool], tuple[int, list[Event]]] = {}
         self._ends = self._numbered(owned, largest[1], 1)
         self._layer = self._numbered(_added(layer), largest[0], self.layers)
 
@@ -132,6 +133,21 @@ class Modules:
 
     def _forward(self, layer: int, *, whole: bool, again: bool = False) -> None:
         """`whole`: to its very end; a layer that is computed again stops when the last tensor has been saved."""
+        events = self._pass.events
+        if (whole, again) not in self._written:
+            start = len(events)
+            self._write_forward(layer, whole=whole, again=again)
+            self._written[whole, again] = layer, events[start:]
+            return
+        # Layers are alike.
+        first, written = self._written[whole, again]
+        shift = (layer - first) * len(self._layer)
+        events.extend(
+            Event(number and number + shift, elements, label, layer, ends, False, again)
+            for number, elements, label, _, ends, _, _ in written
+        )
+
+    def _write_forward(self, layer: int, *, whole: bool, again: bool) -> None:
         for block, names in self.blocks:
             if block:
                 self._begin("", layer, _part(names[0]), again=again)
