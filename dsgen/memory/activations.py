@@ -27,7 +27,7 @@ def unmeasured(job: Job) -> tuple[str, ...]:
         found.append(f"activations of {job.architecture.family}: counted as those of Llama")
     if job.kind == "npu" and job.attention == "fused":
         found.append("what the NPU's fused attention keeps for its backward pass: two fp32 values x 8 per head")
-    found.extend(job.parallel.unmeasured(job.architecture, adapters=bool(job.adapter_rank)))
+    found.extend(job.parallel.unmeasured(job.architecture, job.sequence, adapters=bool(job.adapter_rank)))
     return tuple(found)
 
 

@@ -23,9 +23,9 @@ class Parallel:
     gathers_logits: bool = False
     """Whether each of them makes its part of the logits, and gets those of the others."""
 
-    def unmeasured(self, architecture: Architecture, *, adapters: bool) -> Iterator[str]:
+    def unmeasured(self, architecture: Architecture, tokens: int, *, adapters: bool) -> Iterator[str]:
         """What of a job whose ranks share work is not known, or not possible with DeepSpeed 0.19.8. `architecture` is a
-        rank's."""
+        rank's, `tokens` those of a whole sequence."""
         if self.tensor > 1:
             yield "loading with tensor parallelism: counted as if a rank read only its part of the model"
             if adapters:
@@ -34,6 +34,8 @@ class Parallel:
                 yield "tensor parallelism of baichuan, whose model does not say how to cut it: counted as that of Llama"
         if self.sequence > 1:
             heads, keys = architecture.attention_heads, architecture.key_value_heads
+            if tokens % self.sequence:
+                yield f"sequence parallelism: {tokens} tokens are not equal parts for {self.sequence} ranks"
             if heads % self.sequence or (keys % self.sequence and self.sequence % keys):
                 yield f"sequence parallelism on {self.sequence} ranks: DeepSpeed refuses {heads} heads, {keys} of keys"
             if self.tensor > 1:

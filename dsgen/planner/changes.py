@@ -215,11 +215,15 @@ def unlocked(plan: Plan) -> Iterator[Change]:
         yield _UNLOCKED
 
 
+_MOST_MICRO = 1 << 16
+"""Sequences that no device takes at once: larger micro batches need not be tried."""
+
+
 def smaller_batches(recipe: Mapping[str, Any], plan: Plan) -> Iterator[Change]:
     """The same global batch in smaller pieces."""
     micro, together = plan.micro_batch, plan.micro_batch * plan.accumulation
     while micro > 1:
-        micro = next(size for size in range(micro // 2, 0, -1) if together % size == 0)
+        micro = next(size for size in range(min(micro // 2, _MOST_MICRO), 0, -1) if together % size == 0)
         overrides = [f"batch.micro={micro}"]
         if lookup(recipe, "batch.accumulation") is not None:
             overrides.append(f"batch.accumulation={together // micro}")

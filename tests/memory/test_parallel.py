@@ -200,6 +200,7 @@ def test_what_zero_divides_by() -> None:
         (("parallel.tensor=2", "adapter={rank: 8, targets: [q_proj]}"), "stops where it cuts a layer"),
         (("parallel.sequence=16", "hardware.nodes=2", "hardware.hosts=null"), "DeepSpeed refuses 40 heads"),
         (("parallel.tensor=2",), "as if a rank read only its part"),
+        (("parallel.sequence=8", "batch.sequence_length=2047"), "2047 tokens are not equal parts for 8 ranks"),
     ],
 )
 def test_what_cannot_be_or_is_not_known_is_said(overrides: tuple[str, ...], said: str) -> None:

@@ -85,6 +85,13 @@ def test_the_global_batch_is_kept() -> None:
         assert plan.micro_batch * plan.accumulation == 12
 
 
+def test_a_micro_batch_of_too_many_zeros_and_no_small_divisors() -> None:
+    # A prime: every smaller number would be tried as its divisor.
+    base, found = advised(THIRTEEN, "batch.micro=99999999999973", "batch.accumulation=1", "batch.global=null")
+    assert base.report.verdict == "does not fit"
+    assert any("batch.micro=1" in overrides for overrides in sets(found))
+
+
 def test_where_nothing_helps_the_closest_is_told() -> None:
     base, found = advised(SEVENTY, "hardware.nodes=1", "hardware.hosts=null")
     assert base.report.host.verdict == "does not fit"
