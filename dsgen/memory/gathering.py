@@ -58,7 +58,7 @@ def gathered(job: Job) -> Gathered:
     if not gathers(job):
         return nothing
     modules = Modules(job)
-    if not modules.any:
+    if not modules.has_large:
         return nothing
     order = modules.order()
     limits = Limits(job.live_elements, job.reuse_elements, job.prefetch_elements)

@@ -47,7 +47,7 @@ class Modules:
         in_layer, in_ends = (
             {name: size for name, size in some.items() if size > job.persistence_elements} for some in largest
         )
-        self.any = bool(in_layer or in_ends)
+        self.has_large = bool(in_layer or in_ends)
         self.layers = job.architecture.layers
         if self.layers > _WHOLE:
             self.layers = min(self.layers, 6 + reach // max(1, sum(in_layer.values())))
